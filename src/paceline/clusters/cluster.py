@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import groupby, islice, pairwise
 from math import inf
 from typing import Any, Literal, Self
 
@@ -26,7 +26,6 @@ def _require(fine: bool, what: str, rule: str) -> None:
 class Device:
     name: str = "device"
     speed: float = 1.0
-    """2 computes in half the stated times, 0.5 in twice."""
     reduce_seconds: float = 0.0
     """Seconds a byte to combine what a collective brings with what is held; 0 where it is not stated."""
     sheet: DeviceSheet | None = None
@@ -43,7 +42,6 @@ class Link:
     """The same bandwidth in both directions at once, and a latency for each message."""
 
     bandwidth: float
-    """Bytes a second, each way."""
     latency: float
     """Seconds from one end to the other; between two hosts the larger of theirs counts."""
 
@@ -156,25 +154,19 @@ class StepTimes:
     evaluate: float | None = None
     """Evaluating as many samples as a mini-batch has; None takes as long as forward."""
     checkpoint: float = 0.0
-    """Writing one checkpoint, whatever its size."""
     serve: float = 0.0
-    """What a server spends on one message."""
     aggregate: float = 0.0
     """What a server spends on each gradient of an update, once all of them have come."""
     jitter: float = 0.0
     """Spread of the compute times: 0 is none, 0.1 varies a typical step by a tenth, drawn from the seed."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.jitter <= 2:
-            raise UsageError(
-                f"a jitter of {self.jitter:g} is impossible: it must lie between 0 (none) and 2, for example 0.1"
-            )
+        rule = "between 0 (none) and 2, for example 0.1"
+        _require(0 <= self.jitter <= 2, f"a jitter of {self.jitter:g}", rule)
 
 
 @dataclass(frozen=True)
 class HostGroup:
-    """``count`` equal hosts in a row."""
-
     host: Host
     count: int = 1
     names: tuple[str, ...] = field(default=(), compare=False)
@@ -183,7 +175,6 @@ class HostGroup:
 
     @property
     def workers(self) -> int:
-        """Of all these hosts."""
         return self.count * self.host.workers
 
     def name(self, index: int) -> str:
@@ -206,7 +197,6 @@ class Cluster:
 
     groups: tuple[HostGroup, ...]
     times: StepTimes = StepTimes()
-    """How long a step takes here, as far as the description says so."""
     name: str = "cluster"
     contention: tuple[float, ...] = ()
     """As a host's, for all workers together: of hosts that are one machine, such as containers or namespaces."""
@@ -230,12 +220,10 @@ class Cluster:
         return replace(self, groups=_grouped(hosts))
 
     def map_hosts(self, change: Callable[[Host], Host]) -> Self:
-        """Every host as ``change`` makes it, which is called once a group."""
         return replace(self, groups=tuple(replace(group, host=change(group.host)) for group in self.groups))
 
     @cached_property
     def hosts(self) -> tuple[Host, ...]:
-        """Host by host; for clusters that are small enough to enumerate."""
         return tuple(
             replace(group.host, name=group.name(index))
             for group in self.groups
@@ -252,9 +240,8 @@ class Cluster:
 
     def slowdown(self, host: Host) -> float:
         """How many times as long a worker of a host computes because others share its machine."""
-        return contention_factor(host.contention, host.workers) * contention_factor(
-            self.contention, self.workers
-        )
+        others = contention_factor(self.contention, self.workers)
+        return contention_factor(host.contention, host.workers) * others
 
     def check_workers(self, workers: int) -> None:
         if workers != self.workers:
@@ -264,7 +251,6 @@ class Cluster:
             )
 
     def place_workers(self) -> tuple[int, ...]:
-        """The host of every worker rank."""
         return tuple(index for index, host in enumerate(self.hosts) for _ in range(host.workers))
 
     def place_servers(self, servers: int) -> tuple[int, ...]:
@@ -292,7 +278,6 @@ class Cluster:
         return replace(self, groups=tuple(found))
 
     def group_at(self, place: int) -> int:
-        """The index of the group of a host."""
         for index, group in enumerate(self.groups):
             if place < group.count:
                 return index
@@ -309,13 +294,13 @@ class Cluster:
             return self
         apart = self.split(set(servers))
         placed = Counter(apart.group_at(place) for place in servers)
-        found = []
+        groups = []
         for index, group in enumerate(apart.groups):
-            host, most = group.host, max(group.host.workers, placed[index], 1) * self.cipher
-            if host.link.bandwidth > most:
-                host = replace(host, link=replace(host.link, bandwidth=most))
-            found.append(replace(group, host=host))
-        return replace(self, groups=tuple(found))
+            host, link = group.host, group.host.link
+            most = max(host.workers, placed[index], 1) * self.cipher
+            slower = replace(link, bandwidth=min(link.bandwidth, most))
+            groups.append(replace(group, host=replace(host, link=slower)))
+        return replace(self, groups=tuple(groups))
 
     def __str__(self) -> str:
         links = {str(group.host.link) for group in self.groups}
@@ -325,14 +310,14 @@ class Cluster:
 
 
 def _grouped(hosts: Iterable[Host]) -> tuple[HostGroup, ...]:
-    runs: list[list[Host]] = []
-    names: set[str] = set()
-    for host in hosts:
-        if host.name in names:
-            raise UsageError(f"two hosts are called {host.name!r}; every host needs a name of its own")
-        names.add(host.name)
-        if runs and runs[-1][0] == host:
-            runs[-1].append(host)
-        else:
-            runs.append([host])
+    runs = [list(run) for _, run in groupby(hosts)]
+    check_names(host.name for run in runs for host in run)
     return tuple(HostGroup(run[0], len(run), tuple(host.name for host in run)) for run in runs)
+
+
+def check_names(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise UsageError(f"two hosts are called {name!r}; every host needs a name of its own")
+        seen.add(name)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from paceline.collectives import NATIVE, algorithms, build_schedule, check_collective, find_schedule
-from paceline.collectives.schedule import Schedule
 from paceline.collectives.traffic import ring_bytes, swaps, traffic_of_all
 from paceline.costs.compression import UNCOMPRESSED, Compression
 from paceline.costs.schedules import EXACT, HostRows, ScheduleTimer, schedule_seconds, timer_for
@@ -23,7 +22,6 @@ class Stage:
     latency: float
     size: float
     crosses: Mapping[int, float]
-    """Link to how many such flows it carries."""
     seconds: float
     """How long it takes when nothing else is under way."""
 
@@ -34,16 +32,13 @@ class Price:
 
     stages: tuple[Stage, ...]
     seconds: float
-    """How long it takes when nothing else is under way."""
 
     def delayed(self, seconds: float) -> "Price":
-        """The same price with a delay before the first byte is sent."""
-        stages = self.stages
-        if stages:
-            first = stages[0]
-            longer = replace(first, latency=first.latency + seconds, seconds=first.seconds + seconds)
-            stages = (longer, *stages[1:])
-        return Price(stages, self.seconds + seconds)
+        later = [
+            replace(one, latency=one.latency + seconds, seconds=one.seconds + seconds)
+            for one in self.stages[:1]
+        ]
+        return Price((*later, *self.stages[1:]), self.seconds + seconds)
 
 
 FREE = Price((), 0.0)
@@ -80,11 +75,11 @@ class AllReduceCosts:
         if compression.sums:
             moved, decoded = self._uncompressed(message, min(element, message)), 1
         else:
-            moved, decoded = self._all_gather(message), workers
+            timer = timer_for(algorithms.all_gather, self._rows)
+            moved, decoded = self._priced(timer, message * workers), workers
         return moved.delayed(compression.encode(size) + decoded * compression.decode(size))
 
     def traffic(self, size: int, element: int) -> Sequence[tuple[int, int]]:
-        """Bytes that each rank (sends, receives); the mean of all workers where ranks stand for others."""
         topology, ranks = self._topology, len(self._topology.workers)
         compressed = self._compression != UNCOMPRESSED
         message = self._compression.message(size, element) if compressed else size
@@ -94,8 +89,9 @@ class AllReduceCosts:
             return [(ring_bytes(message, topology.count),) * 2] * ranks
         if topology.by_group:
             return [(self._timer.mean_traffic(message),) * 2] * ranks
+        schedule = build_schedule(self._collective, topology.workers)
         element = min(element, message) if compressed else element
-        return traffic_of_all(self._schedule, message, element, self._schedule.segments(message))
+        return traffic_of_all(schedule, message, element, schedule.segments(message))
 
     def gloo_ring(self, size: int) -> Price:
         """Gloo's own all-reduce: a ring through all ranks, which reduces a piece while the next one travels."""
@@ -106,15 +102,11 @@ class AllReduceCosts:
         if self._collective != NATIVE:
             seconds = schedule_seconds(self._collective, self._rows, size, element, exact=self._exact)
             return self._priced(self._timer, size, seconds)
-        if topology.shares_memory:
+        if topology.inhabited == 1 and topology.hosts[topology.workers[0]].backend == "shm":
             return shared_memory(topology, size)
         if swaps(topology.count, size):
             return self._priced(timer_for(algorithms.butterfly, self._rows), size)
         return self.gloo_ring(size)
-
-    def _all_gather(self, size: int) -> Price:
-        """``size`` bytes of every rank travel around a ring, until all have all."""
-        return self._priced(timer_for(algorithms.all_gather, self._rows), size * self._topology.count)
 
     def _priced(self, timer: ScheduleTimer, size: int, seconds: float | None = None) -> Price:
         """One stage: among other traffic its bytes share the links, and the rest of its time is a delay."""
@@ -134,10 +126,6 @@ class AllReduceCosts:
     def _timer(self) -> ScheduleTimer:
         return timer_for(find_schedule(self._collective), self._rows)
 
-    @cached_property
-    def _schedule(self) -> Schedule:
-        return build_schedule(self._collective, self._topology.workers)
-
 
 def shared_memory(topology: Topology, size: int) -> Price:
     """Workers of one host: a barrier, each reduces its share of all tensors in place, and a barrier.
@@ -147,11 +135,10 @@ def shared_memory(topology: Topology, size: int) -> Price:
     workers = topology.count
     if workers == 1 or size == 0:
         return FREE
-    (host,) = topology.members
-    delay = 2 * topology.hosts[host].inside.latency
-    reduce = topology.slowest_reduce * (workers - 1) * size / workers
-    shared = {topology.inside(host): workers}
-    return _in_turn([_stage(topology, delay + reduce, 2 * (workers - 1) * size / workers, shared)])
+    (place,) = topology.members
+    host, moved = topology.hosts[place], (workers - 1) * size / workers
+    delay = 2 * host.inside.latency + host.device.reduce_seconds * moved
+    return _in_turn([_stage(topology, delay, 2 * moved, {topology.inside(place): workers})])
 
 
 def tree_broadcast(topology: Topology, size: int) -> Price:

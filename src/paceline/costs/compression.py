@@ -23,11 +23,8 @@ class Compression:
     """
 
     sums: bool = True
-    """As the codec's: whether its messages can be added."""
     ratio: float = 1.0
-    """Bytes sent for a byte of the gradient."""
     encode_rate: float = 0.0
-    """Seconds a byte of the gradient."""
     decode_rate: float = 0.0
     held_rate: float = 0.0
     """Bytes of memory a byte of the gradient that encoding or decoding takes, message and result included."""
@@ -58,7 +55,7 @@ def compression_of(
     get each parameter in its shape.
     """
     total = elements(shapes) * dtype.itemsize
-    asked = shapes if _sees_matrices(codec, shapes) else _pieces(elements(shapes))
+    asked = _as_seen(codec, shapes)
     encode = decode = held = 0.0
     for shape, many in Counter(map(tuple, asked)).items():
         message, encoding = trace_function(lambda: codec.encode(torch.empty(shape, dtype=dtype)))  # noqa: B023
@@ -75,12 +72,10 @@ def compression_of(
     )
 
 
-def _pieces(count: int) -> list[tuple[int]]:
-    whole, rest = divmod(count, PIECE)
-    return [(PIECE,)] * whole + [(rest,)] * (rest > 0)
-
-
-def _sees_matrices(codec: Codec, shapes: Sequence[Sequence[int]]) -> bool:
-    """Whether a message of a matrix is another size than that of its numbers in a row."""
+def _as_seen(codec: Codec, shapes: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+    """As they are where a message of a matrix is another size than that of its numbers in a row; else in pieces."""
     largest = max(shapes, key=prod)
-    return codec.message_bytes([largest], 4) != codec.message_bytes([(prod(largest),)], 4)
+    if codec.message_bytes([largest], 4) != codec.message_bytes([(prod(largest),)], 4):
+        return shapes
+    whole, rest = divmod(elements(shapes), PIECE)
+    return [(PIECE,)] * whole + [(rest,)] * (rest > 0)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from math import inf
 
 Done = Callable[[float], None]
-"""Called with the time at which a flow's last byte left."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,12 +21,10 @@ class FlowGroup:
     """
 
     cap: float
-    """What the links that a flow has for itself let through."""
     shared: tuple[tuple[int, float], ...]
     """The links that others use too, and how often each is crossed."""
     rate: float = 0.0
     end: float = inf
-    """When the next flow ends."""
     sent: float = 0.0
     """Bytes that a flow has sent which was there from the beginning."""
     flows: int = 0
@@ -35,7 +32,6 @@ class FlowGroup:
     """A heap by where each flow ends; those that have left the group are still in it."""
 
     def first(self) -> float:
-        """Where the next flow ends, in bytes sent; infinity in a group that is empty."""
         order = self.order
         while order and (order[0][2].group is not self or order[0][2].ends_at != order[0][0]):
             heapq.heappop(order)
@@ -53,8 +49,6 @@ class FlowGroup:
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """Bytes under way over some links at once."""
-
     number: int
     crosses: Mapping[int, float]
     """Link to how often it is crossed, and counts."""
@@ -107,7 +101,6 @@ class FlowNetwork:
         return flow
 
     def next_end(self) -> float:
-        """When the next flow ends; infinity where there is none."""
         self._settle()
         return self._next
 
@@ -149,7 +142,6 @@ class FlowNetwork:
         heapq.heappush(group.order, (flow.ends_at, flow.number, flow))
 
     def _quit(self, flow: Flow) -> float:
-        """Take a flow out of its group; return the bytes that it has left."""
         group, flow.group = flow.group, NOWHERE
         group.flows -= 1
         if not group.flows:

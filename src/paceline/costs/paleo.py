@@ -44,15 +44,11 @@ SCHEMES: Mapping[str, Callable[[int], float]] = MappingProxyType(
 
 
 class PaleoWork(NamedTuple):
-    """Operations, and 4-byte numbers read or written."""
-
     flops: float
     numbers: float
 
 
 class PaleoLayer(NamedTuple):
-    """A row of Paleo's per-layer table, in seconds."""
-
     layer: str
     """The module's dotted path, or the operator's name outside of any."""
     kind: str
@@ -66,11 +62,9 @@ class Paleo:
 
     device: DeviceSheet
     bandwidth: float
-    """The network's, bytes a second."""
     compute: float = 1.0
     """Part of the device's peak, operations and memory alike, that is reached; higher is faster."""
     network: float = 1.0
-    """Part of the network's peak that is reached."""
 
     def __post_init__(self) -> None:
         for setting, share in (("ppp-comp", self.compute), ("ppp-comm", self.network)):
@@ -80,7 +74,6 @@ class Paleo:
                 )
 
     def at_peak(self, *works: PaleoWork) -> float:
-        """How long the device needs: operations, then memory."""
         flops, numbers = sum(work.flops for work in works), sum(work.numbers for work in works)
         return flops / self.device.flops + numbers * NUMBER / (self.device.bandwidth * UNIT)
 
@@ -101,7 +94,6 @@ def paleo_step(model: Paleo, trace: Trace, workers: int = 1, scheme: str = "butt
 
 
 def paleo_layers(model: Paleo, trace: Trace) -> list[PaleoLayer]:
-    """The layers in order; those that cost nothing are left out."""
     # Only the backward of a convolution of the data itself gives no gradient of its input.
     backward = (one for one in trace.backward if isinstance(one.shape, Convolution) and not one.shape.data)
     firsts = {operator.module for operator in backward}

@@ -15,12 +15,9 @@ MIDDLE = 1.349
 
 
 class RecordedStep(NamedTuple):
-    """A worker's typical step on ``samples`` samples, without communication."""
-
     step: StepBreakdown
     samples: int
     checkpoint: float = 0.0
-    """Seconds of writing one."""
 
 
 def typical_step(folder: RunFolder) -> RecordedStep:

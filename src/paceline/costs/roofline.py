@@ -20,7 +20,6 @@ from paceline.errors import UsageError, unknown
 TORCH = "torch"
 """What PyTorch does by default: convolutions in tf32 where the device has it, everything else in fp32."""
 WIDTHS: Mapping[str, int] = {TORCH: 4, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
-"""Number formats, and the bytes of an element in memory."""
 
 _MATRIX: tuple[Kind, ...] = get_args(MatrixKind)
 _CORES_FOR_MEMORY = 4
@@ -31,9 +30,7 @@ class PeakShare(NamedTuple):
     """Of what the data sheet promises, at large sizes: each above 0 and at most 1."""
 
     compute: float
-    """Of the plain peak."""
     memory: float
-    """Of the memory bandwidth."""
     matrix: float = 1.0
     """Of the peak of matrix units, for kinds that use them: harder to keep busy."""
 
@@ -96,13 +93,11 @@ class Roofline:
 
     sheet: DeviceSheet
     format: str = TORCH
-    """In which matrix products are computed: torch, fp32, tf32, fp16 or bf16."""
     traced: str = "fp32"
     """The format of the tensors that the operators were traced with; a narrower ``format`` moves fewer bytes."""
     threads: int = 0
     """Of a CPU's cores, those that a worker uses; 0 is all."""
     overhead: float = 5e-6
-    """Seconds a call: launching a kernel, dispatching an operator."""
     spread: float = log(1.5)
     """Data sheets say little: two thirds of predictions are taken to be within a factor of 1.5."""
 
@@ -142,7 +137,6 @@ class Roofline:
         return steps * self.overhead + max(computed, moved / (self.bandwidth * share.memory))
 
     def peak(self, operator: Operator) -> float:
-        """Operations a second that the data sheet promises for an operator, at most."""
         return self._part * max(self.sheet.flops, self._matrix_peak(operator))
 
     def _matrix_peak(self, operator: Operator) -> float:
@@ -159,12 +153,10 @@ class Roofline:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second that a worker's threads can move at most."""
         return self.sheet.bandwidth * min(1.0, _CORES_FOR_MEMORY * self._part)
 
     @property
     def _part(self) -> float:
-        """Of the cores."""
         return self.threads / self.sheet.cores if self.threads else 1.0
 
     def _format(self, kind: Kind) -> str:

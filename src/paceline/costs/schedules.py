@@ -31,7 +31,6 @@ MOST_RANKS = 4_096
 """Ranks of other schedules that are timed; the price of more follows from those of fewer."""
 
 NEAR = 1e-11
-"""Relative difference up to which two times count as equal."""
 
 HostRows = tuple[HostRow, ...]
 ScheduleFunction = Callable[[Ranks], Schedule]
@@ -86,13 +85,10 @@ def _extrapolated(
 
 @lru_cache(maxsize=64)
 def timer_for(function: ScheduleFunction, rows: HostRows, *, hides: bool = False) -> "ScheduleTimer":
-    """The same timer for the same schedule on the same links: it keeps its results."""
     return ScheduleTimer(function, rows, hides=hides)
 
 
 class ScheduleTimer:
-    """The recurrence, for one schedule on one cluster."""
-
     def __init__(self, function: ScheduleFunction, rows: HostRows, *, hides: bool = False) -> None:
         """``hides`` is of a backend that reduces one piece of a message while the next one travels."""
         self._hides, self._rows = hides, rows
@@ -107,7 +103,6 @@ class ScheduleTimer:
         self._known: dict[tuple[int, int], float] = {}
 
     def seconds(self, size: int, element: int = 1, segments: int = 1) -> float:
-        """Seconds of ``size`` bytes in whole elements, in segments one behind the other."""
         if not self.schedule.rounds or not size:
             return 0.0
         chunk = element * -(-size // (element * self.schedule.chunks * segments))
@@ -119,7 +114,6 @@ class ScheduleTimer:
         return self._known[chunk, segments]
 
     def mean_traffic(self, size: int) -> int:
-        """Bytes that a rank sends, and receives, in the mean."""
         chunks = sum(turn.times * int(turn.lengths.sum()) for turn in self.schedule.rounds)
         return chunks * size // (self.schedule.chunks * self.schedule.workers)
 
@@ -129,7 +123,6 @@ class ScheduleTimer:
 
     @cached_property
     def carried(self) -> tuple[float, dict[int, float]]:
-        """Chunks that the idlest link carries, and how many times as many each link of the topology does."""
         numbers, first = (Topology.out_of, Topology.into, Topology.inside), 0
         load, busiest = carried_chunks(self.schedule, self._counts), dict[int, float]()
         for row in self._rows:
@@ -146,8 +139,6 @@ class ScheduleTimer:
 
 
 class _Clock:
-    """The times of all ranks and links, from wave to wave."""
-
     def __init__(self, links: Links, hides: bool, chunk: float, each: float) -> None:
         """``each`` is for how many hosts of a ring one stands."""
         self._links, self._hides, self._each = links, hides, each
@@ -159,7 +150,6 @@ class _Clock:
         many = len(links.latency)
         self._level = np.zeros(many, np.int64)
         self._ends, self._free = np.zeros(many), np.zeros(many)
-        """When the messages of the present level, and of those before it, are through each link."""
         self._begun = np.zeros(many)
         """When the first message of the present level began."""
 
@@ -237,13 +227,11 @@ class _Clock:
 
 
 def _scaled(state: State, least: float, factor: float) -> State:
-    """Times ``factor`` times as far from the first one."""
     now, before, there = (least + factor * (part - least) for part in state)
     return now, before, there
 
 
 def _grown(before: State, after: State) -> float | None:
-    """By how much all times grew, if they grew by the same."""
     grown = [new - old for old, new in zip(before, after, strict=True)]
     low, high = min(float(part.min()) for part in grown), max(float(part.max()) for part in grown)
     return high if high - low <= NEAR * float(after[0].max()) else None

@@ -8,6 +8,7 @@ from itertools import groupby, pairwise
 import numpy as np
 import numpy.typing as npt
 
+from paceline.clusters.cluster import Link
 from paceline.collectives.schedule import Ranks, Round, Schedule
 from paceline.costs.topology import HostRow
 
@@ -18,7 +19,6 @@ Counts = tuple[tuple[int, int], ...]
 
 
 def counts_of(rows: Sequence[HostRow]) -> Counts:
-    """All of a cluster that decides who sends to whom, over which links."""
     return tuple((row.hosts, row.host.workers) for row in rows)
 
 
@@ -41,7 +41,6 @@ class RankHosts:
         return np.stack([np.where(same, within, near), np.where(same, within, self.hosts + far)])
 
     def load(self, links: Ranks, chunks: Ranks) -> Numbers:
-        """Chunks over each link."""
         two = links[0] != links[1]
         weights, most = chunks.astype(np.float64), 3 * self.hosts
         load = np.bincount(links[0], weights, most) + np.bincount(links[1][two], weights[two], most)
@@ -57,28 +56,21 @@ class Links:
     passing: Numbers
     """The latency as it counts for what passes through a host that stands for others, or for part of one."""
     reduce: Numbers
-    """Seconds a byte, of each rank."""
 
     @classmethod
     def of(cls, rows: Sequence[HostRow]) -> "Links":
-        def each(values: Iterator[float]) -> Numbers:
-            return np.repeat(np.fromiter(values, float), [row.hosts for row in rows])
+        many = [row.hosts for row in rows]
 
-        def three(out: Numbers, inside: Numbers) -> Numbers:
-            return np.concatenate([out, out, inside])
+        def three(value: Callable[[Link], float]) -> Numbers:
+            out = np.repeat([value(row.host.link) for row in rows], many)
+            return np.concatenate([out, out, np.repeat([value(row.host.inside) for row in rows], many)])
 
-        latency = three(
-            each(row.host.link.latency for row in rows), each(row.host.inside.latency for row in rows)
-        )
-        workers = each(row.host.workers for row in rows).astype(np.int64)
+        latency, workers = three(lambda link: link.latency), [row.hosts * row.host.workers for row in rows]
         return cls(
-            byte_seconds=three(
-                each(1 / row.host.link.bandwidth for row in rows),
-                each(1 / row.host.inside.bandwidth for row in rows),
-            ),
+            byte_seconds=three(lambda link: 1 / link.bandwidth),
             latency=latency,
-            passing=np.tile(each(row.part for row in rows), 3) * latency,
-            reduce=np.repeat(each(row.host.device.reduce_seconds for row in rows), workers),
+            passing=np.tile(np.repeat([row.part for row in rows], many), 3) * latency,
+            reduce=np.repeat([row.host.device.reduce_seconds for row in rows], workers),
         )
 
 
@@ -92,20 +84,16 @@ class Wave:
     reduced: Ranks
     """Chunks of each message that are reduced."""
     largest: Ranks
-    """Chunks of its longest piece that is."""
     links: Ranks
     firsts: Ranks
-    """Where the messages of each target begin."""
     order: Ranks
     """Where each message was before they were sorted by target."""
     kinds: tuple[tuple[tuple[int, int], int], ...]
     """Which messages there are, as what tells them apart and how many."""
     times: int = 1
-    """How many waves in a row are like this one."""
 
     @property
     def circular(self) -> bool:
-        """Whether each of its ranks receives from one and sends to one."""
         return len(self.firsts) == len(self.targets) and np.array_equal(np.sort(self.sources), self.targets)
 
     @classmethod
@@ -243,7 +231,6 @@ def paces(found: Sequence[Wave], places: RankHosts) -> list[tuple[Ranks, Numbers
 
 
 def _full(wave: Wave, level: Ranks, loads: dict[int, Numbers], places: RankHosts) -> Numbers:
-    """Chunks over the two links of each message while it is under way."""
     if wave.times > 1:
         return places.load(wave.links, wave.chunks)[wave.links]
     full = np.empty(wave.links.shape)

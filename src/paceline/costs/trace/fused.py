@@ -42,8 +42,6 @@ class FusedKernels(TorchFunctionMode):
 
 
 class _Mish(torch.autograd.Function):
-    """Mish whose backward is one operator."""
-
     @staticmethod
     def forward(ctx: Any, inputs: Tensor) -> Tensor:
         ctx.save_for_backward(inputs)
@@ -101,7 +99,6 @@ def _recurrent(
     both_ways: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
-    """The outputs and the last states of ``torch.lstm``, ``gru``, ``rnn_tanh`` or ``rnn_relu``."""
     directions = 2 if both_ways else 1
     many = len(weights) // (layers * directions)
     projected = many != (4 if biased else 2)

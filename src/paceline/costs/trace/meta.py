@@ -35,7 +35,6 @@ def meta_result(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _asks(name: str, args: tuple[Any, ...]) -> bool:
-    """Whether the size of the result, or the result itself, depends on values."""
     if name == "index":
         return any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in args[1])
     return name in _VALUE_DEPENDENT.split() and any(isinstance(one, Tensor) and one.is_meta for one in args)
@@ -91,7 +90,6 @@ def _is_expanded(tensor: Tensor) -> bool:
 
 
 def _fits(tensor: Tensor, into: Tensor) -> bool:
-    """Whether a tensor broadcasts to another's shape."""
     if tensor.shape == into.shape:
         return True
     pairs = zip(reversed(tensor.shape), reversed(into.shape), strict=False)
@@ -250,7 +248,6 @@ def _slid(
     dilation: Sequence[int],
     ceiling: bool = False,
 ) -> list[int]:
-    """How often a window fits into each dimension."""
     found = []
     for size, width, step, pad, apart in zip(sizes, kernel, stride, padding, dilation, strict=True):
         room = size + 2 * pad - apart * (width - 1) - 1
@@ -435,4 +432,3 @@ RULES: dict[str, Any] = {
     "mkldnn_rnn_layer": _lstm,
     "mkldnn_rnn_layer_backward": _lstm_backward,
 }
-"""By name; every overload of a name follows the same rule."""

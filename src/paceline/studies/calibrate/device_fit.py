@@ -10,18 +10,23 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from paceline.costs.features import DevicePeaks, bytes_moved, curve_name, features, logarithm, scales
 from paceline.costs.fitted import (
     PAGE,
     SIZES,
+    DevicePeaks,
     FittedCurve,
     FittedDevice,
     FreshMemory,
     Overhead,
     Smoothness,
     best_smoothness,
+    bytes_moved,
+    curve_name,
+    features,
     fit_curve,
+    logarithm,
     results,
+    scales,
 )
 from paceline.costs.trace.operator import Kind, Operator, Phase
 from paceline.errors import RunFailed
