@@ -12,9 +12,9 @@ import torch
 from faults import PATIENCE, Faulty, printed, run_printed, start_printed
 
 from command import start_python
+from paceline.runtimes.live.failures import complete_steps
 from paceline.runtimes.live.heartbeat import read_progress
 from paceline.runtimes.live.launcher.supervisor import DeathNotices
-from paceline.runtimes.live.safe_checkpoints import complete_steps
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.server_socket import ServerSocket
 from paceline.runtimes.live.wire.messages import Goodbye

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from paceline.errors import RunFailed, UsageError
-from paceline.runtimes.live.failures import Failure, Kind
+from paceline.runtimes.live.failures import CompleteSteps, Failure, Kind
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.launch_folder import write_servers
 from paceline.runtimes.live.launcher.exit_reporter import ExitReporter
@@ -21,7 +21,6 @@ from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.supervisor import Supervisor
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.safe_checkpoints import CompleteSteps
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import PATIENCE
 from paceline.runtimes.live.worker.guard import patience_of

@@ -1,14 +1,20 @@
-"""A barrier in shared memory among the processes of one host, and which of them are still there."""
+"""A barrier in shared memory among the processes of one host, and which of them are still there.
 
+Processes sleep on words in that memory through the kernel's own futex call; no compiled code is needed. A word is
+written by one process only, with a plain aligned store. On x86-64 stores become visible in the order in which they
+were made, so data written before a word is there for a process that has read the word.
+"""
+
+import ctypes
 import os
+import platform
 import select
 from collections.abc import Callable, Sequence
-from ctypes import addressof, c_char
+from ctypes import addressof, c_char, c_int, c_long, c_uint32, c_void_p
+from functools import cache
 from mmap import mmap
 from threading import Lock
 from time import monotonic, perf_counter
-
-from paceline.shm import futex
 
 LINE = 64
 """Bytes between words of different ranks, so that they do not share a cache line."""
@@ -17,10 +23,50 @@ MASK = 2**32 - 1
 SPIN = 3e-4
 """Seconds that a rank looks again and again before it sleeps, which is longer than waking takes: ranks that arrive
 nearly together never sleep. Between two looks it gives its core to any process that wants to compute."""
-NAP = 0.1
-"""Seconds of sleep after which a rank looks whether the others are still there."""
 HAS_LEFT = "has left"
 _FOUND = "is lost, as another rank found"
+_FUTEX = 202
+_WAIT, _WAKE = 0, 1
+_ALL_WAITERS = 2**31 - 1
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", c_long), ("nanoseconds", c_long))
+
+
+_NAP = _Timespec(0, 100_000_000)
+"""Sleep after which a rank looks whether the others are still there."""
+
+
+@cache
+def _kernel() -> Callable[..., int]:
+    """The call itself, found when it is first needed: not every system has it, and all may import this."""
+    if platform.system() != "Linux":
+        return lambda *_: 0  # a rank that shares no memory has nothing to wake
+    found = ctypes.CDLL(None).syscall
+    found.argtypes = (c_long, c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_uint32)
+    found.restype = c_long
+    return found
+
+
+def supported() -> bool:
+    """Whether this machine keeps the promises above."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))  # by which ranks watch each other
+    except OSError:
+        return False
+    return True
+
+
+def wake(address: int) -> None:
+    _kernel()(_FUTEX, address, _WAKE, _ALL_WAITERS, None, None, 0)
+
+
+def _nap(address: int, value: int) -> None:
+    """Sleep until the word is woken, but not long; not if it holds another value already."""
+    _kernel()(_FUTEX, address, _WAIT, value, ctypes.byref(_NAP), None, 0)
 
 
 class PeerLost(RuntimeError):
@@ -97,7 +143,7 @@ class Peers:
                     raise self.loss(culprit, fate, doing)
             if monotonic() - begun > self._timeout:
                 raise self.loss(other, f"did not arrive within {self._timeout:g} s", doing)
-            futex.sleep(address + word * WORD, value, NAP)
+            _nap(address + word * WORD, value)
 
     def loss(self, culprit: int, fate: str, doing: str) -> PeerLost:
         """The error to raise for a rank that is gone; from now on this rank counts as gone too, because of it."""
@@ -149,7 +195,6 @@ class Barrier:
     """
 
     def __init__(self, memory: mmap, start: int, peers: Peers) -> None:
-        """The words lie in ``memory`` from ``start`` on."""
         self.beat = 0
         self.doing = "a collective"
         """What the rank does, for errors."""
@@ -167,13 +212,13 @@ class Barrier:
         words = self._words
         self.beat = beat = (self.beat + 1) & MASK
         words[self._mine] = beat
-        futex.wake(self._address + self._mine * WORD)
+        wake(self._address + self._mine * WORD)
         for other, place in self._others:
             if (words[place] - beat) & MASK > 1:
                 self._wait_for(other, place, beat)
 
     def wake(self) -> None:
-        futex.wake(self._address + self._mine * WORD)
+        wake(self._address + self._mine * WORD)
 
     def _wait_for(self, other: int, place: int, beat: int) -> None:
         words = self._words

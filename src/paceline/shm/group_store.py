@@ -47,7 +47,6 @@ class GroupStore:
     """
 
     def __init__(self, store: Store, rank: int, names: Sequence[int], timeout: float) -> None:
-        """``names`` is what errors call the ranks."""
         self._store, self._rank, self._names, self._timeout = store, rank, names, timeout
         self._processes: dict[int, int] = {}
         self._end = 0.0
@@ -61,7 +60,6 @@ class GroupStore:
             self._store.set(f"{name}/{self._rank}", encode(value).decode())
 
     def count(self, what: str) -> int:
-        """How often this rank has counted it, this time included."""
         with self._store_or_loss():
             return int(self._store.add(f"{what}/{self._rank}", 1))
 
@@ -142,11 +140,9 @@ class GroupStore:
             ) from error
 
     def check(self) -> None:
-        """Raise if a process that is watched has died."""
         if death := self._death():
             raise PeerLost(death)
 
 
 def printable(text: str) -> str:
-    """A text from outside as it may be shown: of bounded length, and without control characters."""
     return "".join(char if char.isprintable() else " " for char in text[:_LONGEST_TEXT])

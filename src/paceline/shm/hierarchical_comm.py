@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch.distributed import AllreduceOptions, BroadcastOptions, ReduceOp, Work
 
 from paceline.shm.barrier import PeerLost
-from paceline.shm.call import Call, check_agreement
+from paceline.shm.call import Call, Tensors, check_agreement
 from paceline.shm.group_store import GroupStore
 from paceline.shm.local_comm import LocalComm
 from paceline.shm.operations import InvalidCall, Operation, find_operation
@@ -22,55 +23,50 @@ _NEWS = 1.0
 """Seconds to wait for another host to say which rank it lost."""
 
 
+@dataclass
 class HierarchicalComm:
     """The ranks of each host share memory, and its first rank talks to the other hosts' first ranks.
 
     The same calls and promises as ``LocalComm``.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        names: Sequence[int],
-        hosts: Sequence[Sequence[int]],
-        local: LocalComm,
-        leaders: Any,
-        everyone: Any,
-        store: GroupStore,
-    ) -> None:
-        """``hosts`` are the ranks of each, ``names`` is what errors call all ranks.
+    rank: int
+    names: Sequence[int]
+    hosts: Sequence[Sequence[int]]
+    """The ranks of each, or one rank each where memory could not be shared."""
+    local: LocalComm
+    leaders: Any
+    """The Gloo group of the hosts' first ranks, used by those only."""
+    everyone: Any
+    """The Gloo group of all ranks."""
+    store: GroupStore
+    closed: bool = False
+    cut_off: bool = False
 
-        ``leaders`` is the Gloo group of the first ranks, used by those only; ``everyone`` is that of all ranks.
-        """
-        self.rank, self.size, self.names, self._store = rank, len(names), names, store
-        self.team_sizes = [len(ranks) for ranks in hosts]
-        """Those of each host, or one rank each where memory could not be shared."""
-        self._hosts, self._local, self._leaders, self._everyone = hosts, local, leaders, everyone
-        self._home = next(ranks for ranks in hosts if rank in ranks)
-        self._closed = self._cut_off = False
+    def __post_init__(self) -> None:
+        self.size, self.team_sizes = len(self.names), [len(ranks) for ranks in self.hosts]
+        self._home = next(ranks for ranks in self.hosts if self.rank in ranks)
 
     def agree(self, call: Call) -> None:
         """Compare what all ranks ask for before any data moves: a host that differs would hang the others."""
-        self._local.arena.barrier.doing = call.kind
+        self.local.arena.barrier.doing = call.kind
         packed = torch.frombuffer(bytearray(call.pack(self.rank, self.size)), dtype=torch.uint8)
         check_agreement([bytes(one.tolist()) for one in self._gather(packed)], self.names)
 
     def zeros(self, like: Tensor) -> Tensor:
-        """Shared inside this host."""
         self.agree(Call("zeros", [like]))
-        return self._local.zeros(like)
+        return self.local.zeros(like)
 
     def all_reduce(self, call: Call) -> None:
         self.agree(call)
         self._combine(call.outputs[0], find_operation(call.op, call.outputs[0].dtype))
 
     def _combine(self, flat: Tensor, how: Operation) -> None:
-        """Inside each host, between the hosts, and back."""
         combine = find_operation("sum", flat.dtype) if how.averages else how
-        self._local.reduce(flat, 0, combine)
-        if self._local.rank == 0:
+        self.local.reduce(flat, 0, combine)
+        if self.local.rank == 0:
             self._reduce_between(flat, combine)
-        self._local.broadcast(flat, 0)
+        self.local.broadcast(flat, 0)
         how.average(flat, self.size)
 
     def _reduce_between(self, flat: Tensor, how: Operation) -> None:
@@ -79,7 +75,7 @@ class HierarchicalComm:
         if flat.dtype in _GLOO_TYPES and not loses:
             options = AllreduceOptions()
             options.reduceOp = ReduceOp(how.torch_op)
-            self._between(lambda: self._leaders.allreduce([flat], options), "all_reduce")
+            self._between(lambda: self.leaders.allreduce([flat], options), "all_reduce")
             return
         # Gloo only moves: each first rank combines all hosts' tensors itself.
         parts = self._gather_between(flat, "all_reduce")
@@ -88,64 +84,62 @@ class HierarchicalComm:
             how.combine(flat, part)
 
     def _gather_between(self, flat: Tensor, doing: str) -> Tensor:
-        """What each host's first rank has, by host."""
-        parts = torch.empty(len(self._hosts), len(flat), dtype=flat.dtype)
+        parts = torch.empty(len(self.hosts), len(flat), dtype=flat.dtype)
         data = [part.view(torch.uint8) for part in parts]
-        self._between(lambda: self._leaders.allgather([data], [flat.view(torch.uint8)]), doing)
+        self._between(lambda: self.leaders.allgather([data], [flat.view(torch.uint8)]), doing)
         return parts
 
     def broadcast(self, flat: Tensor, root: int) -> None:
         """Inside the root's host, between the hosts, inside the others."""
         at_home = root in self._home
         if at_home:
-            self._local.broadcast(flat, self._home.index(root))
-        if self._local.rank == 0:
+            self.local.broadcast(flat, self._home.index(root))
+        if self.local.rank == 0:
             options = BroadcastOptions()
-            options.rootRank = next(index for index, ranks in enumerate(self._hosts) if root in ranks)
+            options.rootRank = next(index for index, ranks in enumerate(self.hosts) if root in ranks)
             data = [flat.view(torch.uint8)]
-            self._between(lambda: self._leaders.broadcast(data, options), "broadcast")
+            self._between(lambda: self.leaders.broadcast(data, options), "broadcast")
         if not at_home:
-            self._local.broadcast(flat, 0)
+            self.local.broadcast(flat, 0)
 
     def reduce(self, flat: Tensor, root: int, how: Operation) -> None:
-        """An all-reduce that only the root keeps."""
         copy = flat.clone()
         self._combine(copy, how)
         if self.rank == root:
             flat.copy_(copy)
 
-    def gather(self, outputs: Sequence[Tensor], flat: Tensor) -> None:
+    def gather(self, outputs: Tensors, flat: Tensor) -> None:
         for output, found in zip(outputs, self._gather(flat), strict=False):
             output.copy_(found)
 
     def _gather(self, flat: Tensor) -> list[Tensor]:
         """Each host gathers its own part, the first ranks exchange the parts, each host spreads them."""
         block = torch.zeros(max(self.team_sizes), len(flat), dtype=flat.dtype)
-        self._local.gather(list(block), flat)
-        blocks = torch.empty(len(self._hosts), block.numel(), dtype=flat.dtype)
-        if self._local.rank == 0:
+        self.local.gather(list(block), flat)
+        blocks = torch.empty(len(self.hosts), block.numel(), dtype=flat.dtype)
+        if self.local.rank == 0:
             blocks = self._gather_between(block.view(-1), "all_gather")
-        self._local.broadcast(blocks.view(-1), 0)
+        self.local.broadcast(blocks.view(-1), 0)
         found = {
             rank: part
-            for ranks, host in zip(self._hosts, blocks.view(len(self._hosts), *block.shape), strict=True)
+            for ranks, host in zip(self.hosts, blocks.view(len(self.hosts), *block.shape), strict=True)
             for rank, part in zip(ranks, host, strict=False)
         }
         return [found[rank] for rank in range(self.size)]
 
-    def reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], how: Operation) -> None:
+    def reduce_scatter(self, output: Tensor, inputs: Tensors, how: Operation) -> None:
         """An all-reduce of which each rank keeps its part."""
         whole = torch.cat(list(inputs))
         self._combine(whole, how)
         output.copy_(whole.view(self.size, -1)[self.rank])
 
-    def scatter(self, output: Tensor, inputs: Sequence[Tensor], root: int) -> None:
+    def scatter(self, output: Tensor, inputs: Tensors, root: int) -> None:
         """A broadcast of which each rank keeps its part."""
         whole = torch.cat(list(inputs)) if inputs else output.new_empty(self.size * len(output))
         self.broadcast(whole, root)
         output.copy_(whole.view(self.size, -1)[self.rank])
 
-    def all_to_all(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], longest: int) -> None:
+    def all_to_all(self, outputs: Tensors, inputs: Tensors, longest: int) -> None:
         """An all-gather of which each rank keeps its column."""
         padded = torch.zeros(self.size, longest, dtype=inputs[0].dtype)
         for row, given in zip(padded, inputs, strict=True):
@@ -154,23 +148,22 @@ class HierarchicalComm:
             output.copy_(part.view(self.size, longest)[self.rank, : len(output)])
 
     def send(self, tensor: Tensor, to: int, tag: int) -> None:
-        """Through memory where both share a host."""
         if to in self._home:
-            self._local.send(tensor, self._home.index(to), tag)
+            self.local.send(tensor, self._home.index(to), tag)
         else:
-            self._between(lambda: self._everyone.send([tensor], to, tag), "send")
+            self._between(lambda: self.everyone.send([tensor], to, tag), "send")
 
     def receive(self, tensor: Tensor, source: int, tag: int) -> None:
         if source in self._home:
-            self._local.receive(tensor, self._home.index(source), tag)
+            self.local.receive(tensor, self._home.index(source), tag)
         else:
-            self._between(lambda: self._everyone.recv([tensor], source, tag), "recv")
+            self._between(lambda: self.everyone.recv([tensor], source, tag), "recv")
 
     def receive_any(self, tensor: Tensor, tag: int) -> int:
         """Only where no other rank shares this host: else there are two ways in, and no way to wait at both."""
-        if self._local.size > 1:
+        if self.local.size > 1:
             raise InvalidCall("recv from any source works on one host only; name the source")
-        work = self._everyone.recv_anysource([tensor], tag)
+        work = self.everyone.recv_anysource([tensor], tag)
         self._between(lambda: work, "recv")
         return int(work._source_rank())
 
@@ -180,29 +173,27 @@ class HierarchicalComm:
         A rank that is cut off itself waits less, to tell what it knows to those that wait in its own host.
         """
         with suppress(PeerLost):  # the store may be gone as well
-            if not error.seen and (known := self._store.loss(_NEWS if self._cut_off else 2 * _NEWS)):
+            if not error.seen and (known := self.store.loss(_NEWS if self.cut_off else 2 * _NEWS)):
                 error = PeerLost(known)
-            if error.seen or self._cut_off:
-                self._store.announce(str(error))
+            if error.seen or self.cut_off:
+                self.store.announce(str(error))
         return error
 
     def close(self) -> None:
-        """Leave this host's ranks and the other hosts, which notice."""
-        self._local.close()
-        if not self._closed:
-            self._closed = True
-            for group in (self._leaders, self._everyone):
+        self.local.close()
+        if not self.closed:
+            self.closed = True
+            for group in (self.leaders, self.everyone):
                 if group is not None:
                     group.abort()
 
     def _between(self, start: Callable[[], Work], doing: str) -> None:
-        """Something that Gloo does between hosts; what it says of a lost connection is all that is known."""
-        if self._closed:
+        if self.closed:
             raise PeerLost("this group was closed")
         try:
             start().wait()
         except RuntimeError as error:
-            self._cut_off = True
+            self.cut_off = True
             away = ", ".join(str(name) for rank, name in enumerate(self.names) if rank not in self._home)
             raise PeerLost(
                 f"another host is lost, of those with ranks {away} (during {doing}): {error}"

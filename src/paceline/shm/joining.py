@@ -10,8 +10,8 @@ from msgspec.json import Decoder, encode
 from torch.distributed import ProcessGroupGloo
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from paceline.shm import futex
 from paceline.shm.arena import EXCHANGED, ArenaLayout, SharedTensors, SlotArena
+from paceline.shm.barrier import supported
 from paceline.shm.group_store import START, GroupStore
 from paceline.shm.hierarchical_comm import HierarchicalComm
 from paceline.shm.host import sharing_id
@@ -51,14 +51,14 @@ def join(
         local = _start(arena, label, warn)
     if len(teams) == 1:
         return local
-    gloo = partial(_gloo, fresh, timedelta(seconds=timeout))
-    everyone, firsts = gloo("everybody", rank, len(names)), [team[0] for team in teams]
-    leaders = gloo("leaders", firsts.index(rank), len(firsts)) if rank in firsts else None
+    limit, firsts, leaders = timedelta(seconds=timeout), [team[0] for team in teams], None
+    everyone = ProcessGroupGloo(PrefixStore("everybody", fresh), rank, len(names), limit)
+    if rank in firsts:
+        leaders = ProcessGroupGloo(PrefixStore("leaders", fresh), firsts.index(rank), len(firsts), limit)
     return HierarchicalComm(rank, names, teams, local, leaders, everyone, told)
 
 
 def _find_members(told: GroupStore, rank: int, size: int) -> list[tuple[int, str]]:
-    """The process and the host of every rank; from then on those of this host are watched."""
     mine = (os.getpid(), sharing_id())
     told.write("member", mine)
     members: list[tuple[int, str]] = []
@@ -66,7 +66,7 @@ def _find_members(told: GroupStore, rank: int, size: int) -> list[tuple[int, str
         members.append(told.read("member", other))
         if other == rank and members[-1] != mine:
             told.refuse("member", other)
-        if members[-1][1] == mine[1] and other != rank and futex.supported():
+        if members[-1][1] == mine[1] and other != rank and supported():
             told.watch(other, members[-1][0])
     return members
 
@@ -88,7 +88,7 @@ def _first_memory(told: GroupStore, rank: int, here: Sequence[int], label: str) 
     if len(here) == 1:
         answer("")
         return None
-    if not futex.supported():
+    if not supported():
         problem = "shared memory needs Linux 5.3 or later on x86-64"
         answer(problem)
         raise NoRoom(problem)
@@ -113,10 +113,7 @@ def alone(name: int, timeout: float) -> LocalComm:
 
 
 def _more_memory(arena: SlotArena, label: str, warn: Warn, size: int) -> mmap | None:
-    """A further segment on all ranks, or None on all if one cannot have it; the first rank then warns.
-
-    Its handle passes through the memory that is shared already.
-    """
+    """A further segment on all ranks, or None on all if one cannot have it; handles pass through the arena."""
 
     def exchange(value: Handle | str) -> list[Handle | str]:
         packed = encode(value if isinstance(value, Handle) else value[: EXCHANGED // 2])
@@ -134,13 +131,8 @@ def _more_memory(arena: SlotArena, label: str, warn: Warn, size: int) -> mmap | 
 
 
 def _teams(told: GroupStore, hosts: Sequence[str]) -> list[list[int]]:
-    """The ranks that share memory: those of a host, or each for itself where one of them cannot map it."""
     split = {host for rank, host in enumerate(hosts) if told.read("mapped", rank)}
     teams: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
         teams.setdefault(f"{host}/{rank}" if host in split else host, []).append(rank)
     return list(teams.values())
-
-
-def _gloo(store: Store, timeout: timedelta, name: str, rank: int, size: int) -> ProcessGroupGloo:
-    return ProcessGroupGloo(PrefixStore(name, store), rank, size, timeout)

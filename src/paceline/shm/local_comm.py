@@ -12,7 +12,7 @@ from torch import Tensor
 
 from paceline.shm.arena import PIECE, SharedTensors, SlotArena
 from paceline.shm.barrier import PeerLost
-from paceline.shm.call import ELSEWHERE, Call, check_agreement, place_of
+from paceline.shm.call import ELSEWHERE, Call, Tensors, check_agreement, place_of
 from paceline.shm.operations import Operation, find_operation
 
 ALL_READ_ALL = 2**15
@@ -47,20 +47,15 @@ class LocalComm:
         self._inboxes = [arena.box(other, self.rank) for other in range(self.size)]
 
     def agree(self, call: Call) -> None:
-        """Raise the same error on all ranks if they do not ask for the same."""
         self._barrier.doing = call.kind
         check_agreement(self.arena.exchange(call.pack(self.rank, self.size)), self.names)
 
     def zeros(self, like: Tensor) -> Tensor:
-        """A tensor of zeros in shared memory, one on each rank; sums of it, or of parts of it, happen in place."""
         self.agree(Call("zeros", [like]))
         return self.tensors.zeros(len(like), like.dtype)
 
     def all_reduce(self, call: Call) -> None:
-        """Make every rank's tensor the combination of all; the result is the same to the last bit on all ranks.
-
-        The ranks agree at the barrier of the first piece.
-        """
+        """The result is the same to the last bit on all ranks, which agree at the barrier of the first piece."""
         flat, arena = call.outputs[0], self.arena
         like = (flat.dtype, flat.numel(), call.op)
         self._barrier.doing = "all_reduce"
@@ -98,14 +93,10 @@ class LocalComm:
         how.average(flat, self.size)
 
     def _write(self, part: Tensor) -> None:
-        """Write a piece into this rank's slot, for the next barrier."""
         self.arena.slots(part.dtype)[self.arena.turn][self.rank][: len(part)].copy_(part)
 
     def _slots_of(self, flat: Tensor, written: int) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """Each piece of a tensor with all slots, once all ranks have written it.
-
-        So many pieces are ``written``, with their barrier passed already.
-        """
+        """Each piece with all slots, once all ranks have written it; so many are ``written`` from the start."""
         slots = self.arena.slots(flat.dtype)
         for number, part in enumerate(cut(flat, PIECE)):
             if number >= written:
@@ -119,10 +110,7 @@ class LocalComm:
             _combine([slot[: len(part)] for slot in slots[: self.size]], how, part)
 
     def _in_shares(self, flat: Tensor, how: Operation, written: int) -> None:
-        """Each rank combines its share of every piece.
-
-        One barrier a piece: after it, the piece before is taken out, this one combined and the next written.
-        """
+        """Each rank combines its share of every piece; the piece before is taken out at the barrier of the next."""
         before, done = flat[:0], flat[:0]
         for part, slots in self._slots_of(flat, written):
             before.copy_(done)
@@ -165,7 +153,6 @@ class LocalComm:
                 flat[at].copy_(slots[root])
 
     def reduce(self, flat: Tensor, root: int, how: Operation) -> None:
-        """Make the root's tensor the combination of all; the others' stay as they were."""
         for at, slots in self._pieces(flat):
             slots[self.rank].copy_(flat[at])
             self._barrier.wait()
@@ -174,7 +161,7 @@ class LocalComm:
         if self.rank == root:
             how.average(flat, self.size)
 
-    def gather(self, outputs: Sequence[Tensor], flat: Tensor) -> None:
+    def gather(self, outputs: Tensors, flat: Tensor) -> None:
         """Fill ``outputs``, where a rank has any, with every rank's tensor."""
         for at, slots in self._pieces(flat):
             slots[self.rank].copy_(flat[at])
@@ -182,27 +169,26 @@ class LocalComm:
             for slot, output in zip(slots, outputs, strict=False):
                 output[at].copy_(slot)
 
-    def scatter(self, output: Tensor, inputs: Sequence[Tensor], root: int) -> None:  # noqa: ARG002
+    def scatter(self, output: Tensor, inputs: Tensors, root: int) -> None:  # noqa: ARG002
         for at, slots in self._pieces(output):
             for slot, given in zip(slots, inputs, strict=False):
                 slot.copy_(given[at])
             self._barrier.wait()
             output[at].copy_(slots[self.rank])
 
-    def reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], how: Operation) -> None:
-        """Combine all ranks' ``inputs[r]`` and give the result to rank r."""
+    def reduce_scatter(self, output: Tensor, inputs: Tensors, how: Operation) -> None:
         for at, parts in self._crossed(inputs, len(output)):
             _combine(parts, how, output[at])
         how.average(output, self.size)
 
-    def all_to_all(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], longest: int) -> None:
+    def all_to_all(self, outputs: Tensors, inputs: Tensors, longest: int) -> None:
         """Give ``inputs[r]``, of at most ``longest`` elements, to rank r; get what it gives in ``outputs[r]``."""
         for at, parts in self._crossed(inputs, longest):
             for output, part in zip(outputs, parts, strict=True):
                 target = output[at]
                 target.copy_(part[: len(target)])
 
-    def _crossed(self, inputs: Sequence[Tensor], length: int) -> Iterator[tuple[slice, list[Tensor]]]:
+    def _crossed(self, inputs: Tensors, length: int) -> Iterator[tuple[slice, list[Tensor]]]:
         """Every slot holds a part for each rank; each rank gets its own parts of all slots."""
         slots, step = self.arena.slots(inputs[0].dtype), PIECE // inputs[0].itemsize // self.size
         for start in range(0, length, step):
@@ -215,15 +201,12 @@ class LocalComm:
             yield slice(start, start + step), [slot[mine] for slot in turn]
 
     def send(self, tensor: Tensor, to: int, tag: int) -> None:
-        """Return when the tensor has left. Several threads may send, each to another rank."""
         self._outboxes[to].send(tensor, tag)
 
     def receive(self, tensor: Tensor, source: int, tag: int) -> None:
-        """Return when the tensor is filled. Several threads may receive, each from another rank."""
         self._inboxes[source].receive(tensor, tag)
 
     def receive_any(self, tensor: Tensor, tag: int) -> int:
-        """Return when the tensor is filled with a message of any rank, and say of which."""
         begun, pause, problem = monotonic(), _SOON, None
         while True:
             for source, box in enumerate(self._inboxes):
@@ -239,15 +222,13 @@ class LocalComm:
                 problem = error  # what was sent before that is still in the boxes
 
     def explain(self, error: PeerLost) -> PeerLost:
-        """On one host all ranks see the same."""
         return error
 
     def close(self) -> None:
-        """Leave; ranks that still wait for this one notice."""
         self.arena.close()
 
 
-def _combine(parts: Sequence[Tensor], how: Operation, out: Tensor) -> None:
+def _combine(parts: Tensors, how: Operation, out: Tensor) -> None:
     if len(parts) == 1:
         out.copy_(parts[0])
         return
@@ -257,7 +238,6 @@ def _combine(parts: Sequence[Tensor], how: Operation, out: Tensor) -> None:
 
 
 def cut(flat: Tensor, size: int) -> list[Tensor]:
-    """Consecutive parts of so many bytes; the last may be smaller."""
     step = size // flat.itemsize
     return [flat[start : start + step] for start in range(0, len(flat), step)]
 

@@ -41,7 +41,6 @@ class Operation:
         return ReduceOp.SUM if self.averages else self.torch_op
 
     def combine(self, mine: Tensor, other: Tensor) -> None:
-        """Change the first into the two combined."""
         self.into(mine, other, out=mine)
 
     def average(self, tensor: Tensor, workers: int) -> None:
@@ -71,7 +70,6 @@ _NAMES = {one.torch_op: one.name for one in _ALL}
 
 
 def find_operation(name: str, dtype: torch.dtype) -> Operation:
-    """The operation of that name, if there is one and tensors of this type have it; else raise ``InvalidCall``."""
     if name not in OPERATIONS:
         raise InvalidCall(f"unknown operation {name!r}; choose one of: {', '.join(OPERATIONS)}")
     if dtype not in OPERATIONS[name].types:

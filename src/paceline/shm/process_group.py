@@ -16,12 +16,14 @@ from torch import Tensor
 from torch.distributed import ProcessGroup, Work
 
 from paceline.shm.barrier import PeerLost
-from paceline.shm.call import Call, problem_with
+from paceline.shm.call import Call, Tensors, problem_with
 from paceline.shm.hierarchical_comm import HierarchicalComm
 from paceline.shm.local_comm import LocalComm
 from paceline.shm.operations import OPERATIONS, InvalidCall, find_operation, operation_name
 from paceline.shm.work_queue import QueuedWork, Task, WorkQueue
 
+Calls = Sequence[tuple[Tensors, Tensors]]
+"""Outputs and inputs of each."""
 _MANY = 64
 """Partners and tags beyond which those without work are forgotten."""
 _GRACE = 2.0
@@ -31,8 +33,7 @@ _GRACE = 2.0
 class SharedMemoryGroup(ProcessGroup):
     """Collectives run one after the other: in the caller's thread if it waits, else in one of the group's own.
 
-    Messages have a thread for each partner that they go to, and for each partner and tag that they come from, so that
-    sending never waits for receiving, nor one conversation for another.
+    Messages have a thread for each partner that they go to, and for each partner and tag that they come from.
     """
 
     def __init__(self, comm: LocalComm | HierarchicalComm) -> None:
@@ -59,32 +60,25 @@ class SharedMemoryGroup(ProcessGroup):
     def getGroupDesc(self) -> str:  # noqa: N802
         return self._purpose
 
-    def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
         return self._run("all_reduce", [([tensor], ()) for tensor in tensors], opts, _operation(opts))
 
     allreduce_coalesced = allreduce
 
-    def broadcast(self, tensors: Sequence[Tensor], opts: Any) -> Work:
+    def broadcast(self, tensors: Tensors, opts: Any) -> Work:
         return self._run("broadcast", [([tensor], ()) for tensor in tensors], opts, root=opts.rootRank)
 
-    def reduce(self, tensors: Sequence[Tensor], opts: Any) -> Work:
+    def reduce(self, tensors: Tensors, opts: Any) -> Work:
         calls = [([tensor], ()) for tensor in tensors]
         return self._run("reduce", calls, opts, _operation(opts), opts.rootRank)
 
-    def allgather(
-        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
-    ) -> Work:
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         return self._run("all_gather", [(o, [i]) for o, i in zip(outputs, inputs, strict=True)], opts)
 
-    def allgather_coalesced(
-        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
-    ) -> Work:
-        """Several tensors, listed by rank."""
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         return self.allgather(list(zip(*outputs, strict=True)), inputs, opts)
 
-    def all_gather_single_coalesced(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
-    ) -> Work:
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         return self.allgather([self._rows(output) for output in outputs], inputs, opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -94,15 +88,11 @@ class SharedMemoryGroup(ProcessGroup):
 
     _allgather_base = all_gather_single
 
-    def reduce_scatter(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any = None
-    ) -> Work:
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
         calls = [([o], i) for o, i in zip(outputs, inputs, strict=True)]
         return self._run("reduce_scatter", calls, opts, _operation(opts))
 
-    def reduce_scatter_single_coalesced(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
-    ) -> Work:
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         return self.reduce_scatter(outputs, [self._rows(given) for given in inputs], opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -112,13 +102,13 @@ class SharedMemoryGroup(ProcessGroup):
 
     _reduce_scatter_base = reduce_scatter_single
 
-    def gather(self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any) -> Work:
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:
         return self._run("gather", [(outputs[0] if outputs else (), inputs)], opts, root=opts.rootRank)
 
-    def scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> Work:
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
         return self._run("scatter", [(outputs, inputs[0] if inputs else ())], opts, root=opts.rootRank)
 
-    def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Work:
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         return self._run("all_to_all", [(outputs, inputs)], opts)
 
     def all_to_all_single(
@@ -137,8 +127,7 @@ class SharedMemoryGroup(ProcessGroup):
     def barrier(self, opts: Any = None) -> Work:
         return self._run("barrier", [((), ())], opts)
 
-    def _rows(self, tensor: Tensor, splits: Sequence[int] = ()) -> Sequence[Tensor]:
-        """A part of one tensor for each rank; what cannot be moved stays whole, and is refused with all ranks."""
+    def _rows(self, tensor: Tensor, splits: Sequence[int] = ()) -> Tensors:
         size = self.comm.size
         if problem_with(tensor):
             return [tensor]
@@ -148,14 +137,7 @@ class SharedMemoryGroup(ProcessGroup):
         splits = list(splits) or [count // size] * size
         return list(torch.split(tensor, splits)) if sum(splits) == count else []
 
-    def _run(
-        self,
-        kind: str,
-        calls: Sequence[tuple[Sequence[Tensor], Sequence[Tensor]]],
-        opts: Any,
-        op: str = "",
-        root: int = -1,
-    ) -> Work:
+    def _run(self, kind: str, calls: Calls, opts: Any, op: str = "", root: int = -1) -> Work:
         """Carry collectives out in turn, each on outputs and inputs. Where this rank cannot, all ranks must raise."""
         changed = [tensor for outputs, _ in calls for tensor in outputs]
         problem = ""
@@ -199,8 +181,7 @@ class SharedMemoryGroup(ProcessGroup):
             case "all_to_all":
                 comm.all_to_all(outputs, inputs, self._longest(outputs, inputs))
 
-    def _longest(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> int:
-        """Compare what all ranks give and take in an all_to_all; returns the length of the longest part of any."""
+    def _longest(self, outputs: Tensors, inputs: Tensors) -> int:
         comm, names = self.comm, self.comm.names
         found = torch.empty(comm.size, 2, comm.size, dtype=torch.int64)
         mine = torch.tensor([len(part) for part in chain(inputs, outputs)])
@@ -236,7 +217,6 @@ class SharedMemoryGroup(ProcessGroup):
             raise
 
     def zeros(self, length: int, dtype: torch.dtype) -> Tensor:
-        """A tensor of zeros in shared memory, made by all ranks together, in turn with their collectives."""
         made: list[Tensor] = []
 
         def task() -> None:
@@ -255,11 +235,11 @@ class SharedMemoryGroup(ProcessGroup):
         self._queue.now(partial(self._carry_out, task), [])
         return made[0]
 
-    def send(self, tensors: Sequence[Tensor], to: int, tag: int = 0) -> Work:
+    def send(self, tensors: Tensors, to: int, tag: int = 0) -> Work:
         tensor = _checked(tensors).contiguous()
         return self._talk("send", to, 0, QueuedWork(lambda: self.comm.send(tensor, to, tag), list(tensors)))
 
-    def recv(self, tensors: Sequence[Tensor], source: int, tag: int = 0) -> Work:
+    def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Work:
         tensor = _checked(tensors)
 
         def task() -> None:
@@ -274,7 +254,7 @@ class SharedMemoryGroup(ProcessGroup):
         work = QueuedWork(task, list(tensors), source)
         return self._talk("recv", source, tag, work)
 
-    def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> Work:
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
         return self.recv(tensors, -1, tag)
 
     def _talk(self, direction: str, partner: int, tag: int, work: QueuedWork) -> Work:
@@ -288,7 +268,6 @@ class SharedMemoryGroup(ProcessGroup):
             return self._queues[key].add(work)
 
     def shutdown(self) -> None:
-        """Leave in good order: collectives that were asked for are done first, messages have a moment to leave."""
         self._queue.close()
         end = monotonic() + _GRACE
         with self._choosing:
@@ -298,12 +277,10 @@ class SharedMemoryGroup(ProcessGroup):
         self.comm.close()
 
     def abort(self) -> None:
-        """Leave at once; the others notice."""
         self.comm.close()
 
 
 def _operation(opts: Any) -> str:
-    """Our name of what torch asks for, or torch's if there is no such operation."""
     return "sum" if opts is None else operation_name(opts.reduceOp.op)
 
 
@@ -312,7 +289,7 @@ def _flat(tensor: Tensor) -> Tensor:
     return (tensor.detach() if tensor.requires_grad else tensor).contiguous().view(-1)
 
 
-def _checked(tensors: Sequence[Tensor]) -> Tensor:
+def _checked(tensors: Tensors) -> Tensor:
     if problem := problem_with(tensors[0]):
         raise InvalidCall(problem)
     return tensors[0]

@@ -1,8 +1,7 @@
 """A piece of memory that several processes of one host map. It has no name in any folder: it is a memfd.
 
 Its maker tells the others which of its descriptors it is, and a token. They open it through /proc, and map it only if
-it is what its maker would have made. Nothing is ever written to, changed or removed that fails one of the checks, so
-a forged message gains nothing.
+it is what its maker would have made: a forged message gains nothing.
 """
 
 import errno
@@ -94,6 +93,8 @@ def create(label: str, size: int) -> OwnedSegment:
 def _no_room(what: str) -> Iterator[None]:
     try:
         yield
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise NoRoom(f"{what} ({error.strerror})") from error
 
@@ -109,11 +110,7 @@ def _memfd(name: str) -> int:
 
 
 def attach(handle: Handle, size: int) -> mmap:
-    """Map a segment of so many bytes that another process of this host made and still holds open.
-
-    Raises ``Foreign`` if it is something else, and ``NoRoom`` where this system does not let a process see or open
-    what another of the same user has open.
-    """
+    """Map a segment of so many bytes that another process of this host made and still holds open."""
     try:
         found = _open(f"/proc/{handle.process}/fd/{handle.descriptor}", os.O_PATH)
     except FileNotFoundError:
@@ -135,14 +132,8 @@ def attach(handle: Handle, size: int) -> mmap:
 
 
 def _open(path: str, mode: int) -> int:
-    try:
+    with _no_room("this system does not let a rank open the memory of another through /proc"):
         return os.open(path, mode | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise NoRoom(
-            f"this system does not let a rank open the memory of another through /proc ({error.strerror})"
-        ) from error
 
 
 def _check_kind(found: int, size: int) -> None:

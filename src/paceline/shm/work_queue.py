@@ -68,7 +68,6 @@ class QueuedWork(FinishedWork):
             self._future.set_result(self._result)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Return when the work is done; raises what went wrong."""
         seconds = timeout.total_seconds()
         if not self._over.wait(seconds if seconds > 0 else None):
             raise PeerLost(f"the work was not done within {seconds:g} s")
@@ -109,7 +108,6 @@ class WorkQueue:
         return self._last is None or self._last.is_completed()
 
     def now(self, task: Task, result: list[Tensor]) -> Work:
-        """Do it here, or wait for its turn."""
         if self.idle:
             with self._turn:
                 task()
@@ -150,7 +148,6 @@ class WorkQueue:
                     self._thread = None
 
     def close(self, seconds: float | None = None) -> None:
-        """Wait until all that was asked for is done, but not longer than so many seconds."""
         thread = self._thread
         self._queue.put(None)
         if thread is not None and thread is not threading.current_thread():

@@ -2,7 +2,8 @@
 
 A process that was killed or hangs can report nothing. Its last step and its phase are in a small mapped file in the
 launch folder, which its launcher reads. The stack is written by faulthandler in C when the launcher sends a signal:
-that needs neither the GIL nor a thread that runs.
+that needs neither the GIL nor a thread that runs. Between hosts, messages show that a process is alive, and silence
+that it is not.
 """
 
 import ctypes
@@ -12,6 +13,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +105,25 @@ def read_progress(launch: Path, rank: int, role: Role = "worker") -> Progress:
         return _Page.from_buffer_copy((launch / f"{file_stem(rank, role)}.beat").read_bytes()).progress()
     except (FileNotFoundError, ValueError):  # not there, or not yet of its size
         return Progress()
+
+
+class SilenceWatch:
+    """Which members on other hosts have sent nothing for too long, not even that they are alive.
+
+    After this process itself was held up, the time before does not count: it reads first what has arrived.
+    """
+
+    def __init__(self, silence: float) -> None:
+        self._silence, self._looked, self._counts_from = silence, time.monotonic(), 0.0
+
+    def silent(self, heard: Mapping[int, float]) -> dict[int, float]:
+        """For how many seconds each silent member has been so, given when each was last heard of."""
+        now = time.monotonic()
+        if now - self._looked > self._silence / 2:
+            self._counts_from = now
+        self._looked = now
+        lasted = {member: now - max(at, self._counts_from) for member, at in heard.items()}
+        return {member: seconds for member, seconds in lasted.items() if seconds > self._silence}
 
 
 def write_stack_when_asked(info: ProcessInfo) -> None:

@@ -20,9 +20,16 @@ from paceline.costs.topology import Topology
 from paceline.shm.arena import PIECE
 from paceline.shm.local_comm import ALL_READ_ALL, IN_PLACE_FROM
 from paceline.shm.operations import Operation
-from paceline.studies.collectives.group import BenchGroup, calls_within, quartiles, timed, timed_in_turn
+from paceline.studies.collectives.group import (
+    PROBED,
+    BenchGroup,
+    Side,
+    calls_within,
+    quartiles,
+    timed,
+    timed_in_turn,
+)
 from paceline.studies.collectives.request import ELSEWHERE, GLOO, SHM, BenchPrediction
-from paceline.studies.collectives.sides import PROBED, Side
 from paceline.units import show_bytes, show_rate, show_seconds
 
 MESSAGES = (1_000, 4_000, 1_000_000, 3_000_000, 10_000_000)

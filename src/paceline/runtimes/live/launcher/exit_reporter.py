@@ -4,10 +4,9 @@ from dataclasses import replace
 
 from paceline.errors import BEFORE_FIRST_STEP, RunFailed, UsageError
 from paceline.records.folder import RunFolder
-from paceline.runtimes.live.failures import Failure, failure_report, root_cause, sentence
+from paceline.runtimes.live.failures import Failure, failure_report, root_cause, safe, sentence
 from paceline.runtimes.live.launcher.supervisor import Supervisor
 from paceline.runtimes.live.process_info import host_name
-from paceline.runtimes.live.safe_checkpoints import safe
 from paceline.runtimes.live.timeouts import BEFORE_KILL, HEARSAY
 from paceline.units import show_seconds
 

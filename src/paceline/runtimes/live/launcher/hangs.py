@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from paceline.runtimes.live.failures import Failure
 from paceline.runtimes.live.heartbeat import Phase, Progress, ask_for_stack, read_progress, users_frame
+from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.processes import Activity, Process, activity
 from paceline.runtimes.live.process_info import host_name
 from paceline.runtimes.live.timeouts import (
@@ -133,7 +134,6 @@ class Hang:
             step=self.progress.step,
             message=f"{how} since {since} and was ended after {show_seconds(lasted)}",
             where=users_frame(self.frames),
-            run=str(self.progress.run) if self.progress.run else None,
             at=time.time() - lasted,
         )
 
@@ -159,20 +159,16 @@ class HangWatch:
         self,
         processes: Sequence[Process],
         folder: Path,
-        hang: float = HANG,
-        *,
+        plan: LaunchPlan,
         say: Callable[[str], None],
         tell_others: Callable[[str], None] = lambda _: None,
+        *,
         trains: bool = True,
-        silence: float | None = None,
     ) -> None:
-        """``tell_others`` passes a sentence to other hosts; ``silence`` is that of servers, where there are any.
-
-        Of a command that does not train, only stopped processes hang.
-        """
-        self._processes, self._folder, self._hang, self._silence = processes, folder, hang, silence
+        """``tell_others`` passes a sentence to other hosts. Without training, only stopped processes hang."""
+        self._processes, self._folder, self._plan, self._hang = processes, folder, plan, plan.hang
         self._say, self._tell_others, self._trains = say, tell_others, trains
-        self._detectors = {process: StallDetector(hang) for process in processes}
+        self._detectors = {process: StallDetector(plan.hang) for process in processes}
         self._first: dict[Process, Progress] = {}
         self._looked = 0.0
         self.hangs: dict[Process, Hang] = {}
@@ -233,8 +229,8 @@ class HangWatch:
             hang.frames = ask_for_stack(self._folder, process.rank, process.role, process.pid)
         self.hangs[process] = hang
         ends = ""
-        if stall.stopped and process.role == "worker" and self._silence is not None:
-            given_up = max(0.0, stall.since + self._silence - now)
+        if stall.stopped and process.role == "worker" and self._plan.servers:
+            given_up = max(0.0, stall.since + self._plan.silence - now)
             ends = f"; the servers give it up in {given_up:.0f} s of silence unless it goes on"
         elif (until := self._ends(hang, None)) < _NEVER:
             ends = f"; ended in {until - now:.0f} s unless it goes on"

@@ -19,11 +19,11 @@ import torch.distributed as dist
 
 from paceline.errors import RunFailed, UsageError, printable
 from paceline.runtimes.live.addresses import check_reachable, raise_descriptor_limit, resolve
-from paceline.runtimes.live.failures import Failure, read_failure
+from paceline.runtimes.live.failures import CompleteSteps, Failure, read_failure
+from paceline.runtimes.live.heartbeat import SilenceWatch
 from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.process_info import host_name
 from paceline.runtimes.live.run_store import RunStore
-from paceline.runtimes.live.safe_checkpoints import CompleteSteps
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.store_server import StoreServer
 from paceline.runtimes.live.timeouts import (
@@ -79,7 +79,7 @@ class LauncherGroup:
         self.unanswered: set[int] = set()
         """Nodes that did not answer the last exchange of steps, and do not beat any more."""
         self._heard: dict[int, float] = {}
-        self._looked = time.monotonic()
+        self._watch = SilenceWatch(plan.silence)
         self._notices: deque[str] = deque()
         self._sent = 0
         self._done = threading.Event()
@@ -97,8 +97,7 @@ class LauncherGroup:
         except dist.DistError:
             raise RunFailed(f"lost contact with node rank 0 {self._where}") from None
         self._store.set_timeout(timedelta(seconds=STORE_ANSWER))
-        self._looked = time.monotonic()
-        self._heard = dict.fromkeys(set(range(plan.nodes)) - {plan.node_rank}, self._looked)
+        self._heard = dict.fromkeys(set(range(plan.nodes)) - {plan.node_rank}, time.monotonic())
         if plan.node_rank:
             self._say(
                 f"node rank {plan.node_rank} of {plan.nodes} has joined; the host at {plan.endpoint[0]} reports on the "
@@ -235,11 +234,7 @@ class LauncherGroup:
 
     def lost_node(self) -> int | None:
         """A node whose launcher has been silent for too long."""
-        now, silence = time.monotonic(), self._plan.silence
-        if now - self._looked > silence / 2:  # this launcher was held up: it reads first what arrived
-            self._heard.update({rank: max(heard, now) for rank, heard in self._heard.items()})
-        self._looked = now
-        return next((rank for rank, heard in self._heard.items() if heard < now - silence), None)
+        return next(iter(self._watch.silent(self._heard)), None)
 
     def forget(self, rank: int) -> None:
         self._heard[rank] = float("inf")

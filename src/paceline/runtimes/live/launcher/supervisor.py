@@ -53,13 +53,7 @@ class Supervisor:
         self.plan, self.peers, self.folder, self.say, self.trains = plan, peers, folder, say, trains
         self.host = HostProcesses(plan, folder)
         self.hang_watch = HangWatch(
-            self.host.all,
-            folder,
-            plan.hang,
-            say=say,
-            tell_others=lambda sentence: peers.notify(sentence),
-            trains=trains,
-            silence=plan.silence if plan.servers else None,
+            self.host.all, folder, plan, say, lambda sentence: peers.notify(sentence), trains=trains
         )
         self._deaths = deaths
         self._unjudged: list[Process] = []
@@ -135,18 +129,15 @@ class Supervisor:
             self.signal = self.signal or signum
             if at_once:
                 self._kill()
-                continue
-            # SIGINT for every signal: workers take SIGTERM for news of a failure and have less patience then.
-            self._end(signal.SIGINT, AFTER_INTERRUPT)
+            else:  # by SIGINT: workers take SIGTERM for news of a failure and have less patience then
+                self._end(signal.SIGINT, AFTER_INTERRUPT)
 
     def _judge(self, process: Process) -> None:
         """What the failure of a process means for the run; one that may follow from another is judged later."""
         assert process.ended_at is not None
         if self.failed_at is not None or process.spared or self.signal:
             self._unjudged.remove(process)
-            if (
-                self.failed_at is None and not self.plan.servers
-            ):  # without it the others cannot agree any more
+            if self.failed_at is None and not self.plan.servers:  # the others cannot agree any more
                 self._end(signal.SIGTERM, BEFORE_KILL)
             return
         if not self.plan.servers:

@@ -15,11 +15,10 @@ import torch
 
 from paceline.errors import Diverged, RunFailed, UsageError, describe, users_line
 from paceline.records.folder import RunFolder
-from paceline.runtimes.live.failures import Failure, Kind, join_command, sentence, what_next
+from paceline.runtimes.live.failures import Failure, Kind, join_command, safe, sentence, what_next
 from paceline.runtimes.live.heartbeat import Heartbeat, write_stack_when_asked
 from paceline.runtimes.live.launch_folder import LaunchFolder, read_servers
 from paceline.runtimes.live.process_info import ProcessInfo, file_stem, local_servers
-from paceline.runtimes.live.safe_checkpoints import safe
 from paceline.runtimes.live.signals import StopRequest, die_with, leave
 from paceline.runtimes.live.timeouts import PATIENCE
 from paceline.runtimes.live.worker.server_comm import Expelled, ServerLost
