@@ -30,7 +30,6 @@ class DeviceSheet:
     memory: float = 0.0
     """Bytes, as its driver reports them; 0 where it is not stated, as for a CPU, whose host has the memory."""
     tensor_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """Peak of matrix units by number format, such as "tf32" or "bf16", dense."""
     cores: int = 1
     inside: tuple[str, ...] = ()
     """Networks of the catalogue that can connect such devices of one host, slowest first."""
@@ -79,10 +78,7 @@ def find_device(name: str) -> DeviceSheet:
 
 
 def find_network(text: str) -> NetworkSheet:
-    """The network of a name ("25gbit", "25GbE", "NVLink 3") or of a plain rate ("30 Gbit/s").
-
-    "25gbit,10 us" states the latency as well. A UsageError names the nearest.
-    """
+    """The network of a name ("25gbit", "25GbE", "NVLink 3") or of a plain rate ("30 Gbit/s")."""
     name, comma, latency = (piece.strip() for piece in text.partition(","))
     sheet = _spelt(name, all_networks(), _document()["network-aliases"]) or _by_rate(name)
     if not comma:

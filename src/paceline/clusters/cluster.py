@@ -14,7 +14,6 @@ from paceline.records.spans import StepBreakdown
 from paceline.units import show_rate, show_seconds
 
 Backend = Literal["shm", "gloo"]
-"""What all-reduces inside a host go through."""
 
 
 def _require(fine: bool, what: str, rule: str) -> None:
@@ -39,8 +38,6 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """The same bandwidth in both directions at once, and a latency for each message."""
-
     bandwidth: float
     latency: float
     """Seconds from one end to the other; between two hosts the larger of theirs counts."""
@@ -51,7 +48,6 @@ class Link:
 
     @classmethod
     def of(cls, sheet: NetworkSheet, devices: int = 1) -> Self:
-        """A network of the catalogue; inside a host, what all its devices have together."""
         together = max(devices, 1) if sheet.inside else 1
         return cls(bandwidth=sheet.bandwidth * together, latency=sheet.latency)
 
@@ -95,8 +91,6 @@ def contention_factor(factors: Sequence[float], workers: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """A machine with its workers, all alike, and its link to the other hosts. Hosts may be equal under two names."""
-
     name: str = field(compare=False)
     link: Link
     workers: int = 1
@@ -104,7 +98,6 @@ class Host:
     """How many servers may run here; where no host states any, they are spread over all hosts."""
     device: Device = Device()
     inside: Link = MEMORY
-    """What the processes on this host communicate through; they share its bandwidth."""
     start: float = 0.0
     """When its workers begin, in seconds; later ones join a run under way."""
     steps: int | None = None
@@ -190,10 +183,7 @@ class HostGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Hosts behind a switch that is never the bottleneck; ranks fill the hosts in order.
-
-    A host is known by its place in the order of all hosts.
-    """
+    """Hosts behind a switch that is never the bottleneck; ranks fill the hosts in order."""
 
     groups: tuple[HostGroup, ...]
     times: StepTimes = StepTimes()
@@ -213,7 +203,6 @@ class Cluster:
 
     @classmethod
     def of(cls, hosts: Iterable[Host], **settings: Any) -> Self:
-        """Put equal neighbours into groups; every host keeps its name."""
         return cls(groups=_grouped(hosts), **settings)
 
     def with_hosts(self, hosts: Iterable[Host]) -> Self:
@@ -267,7 +256,6 @@ class Cluster:
         return tuple(islice((index for index, count in enumerate(each) for _ in range(count)), servers))
 
     def split(self, places: Collection[int]) -> Self:
-        """The same cluster in which each of these hosts is a group of its own."""
         found: list[HostGroup] = []
         first = 0
         for group in self.groups:

@@ -23,7 +23,6 @@ from paceline.records.spans import StepBreakdown
 
 DEFAULT_LINK = Link(bandwidth=1e9 / 8, latency=50e-6)
 MOST_HOSTS = 1_000_000
-"""That one table may stand for, and the workers and servers of a host."""
 NEAR = 0.86
 """How alike a name and one of the catalogue's must be to be taken for a slip: 'a1000' is, 'l40' for 'l40s' is not."""
 
@@ -40,10 +39,7 @@ _INLINE = {
 
 
 def read_cluster(text: str) -> Cluster:
-    """Read an inline description, or the ``.toml`` file at a path.
-
-    A UsageError names the file, the line, the key, the value and the rule.
-    """
+    """Read an inline description, or the ``.toml`` file at a path."""
     path = Path(text)
     if path.suffix != ".toml":
         return _read_inline(text)
@@ -173,7 +169,6 @@ def _find_sheet(reader: Reader, name: str) -> DeviceSheet | None:
 
 
 def _read_link(reader: Reader, usual: Link, devices: int = 1) -> Link:
-    """A link by ``network``, by ``bandwidth`` and ``latency``, or the usual one; ``devices`` of a host share it."""
     name = reader.word("network", "")
     if name:
         for key in ("bandwidth", "latency") if "," in name else ("bandwidth",):

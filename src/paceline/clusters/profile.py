@@ -57,7 +57,6 @@ class Profile:
 
     name: str
     made: str
-    """UTC, such as 2026-11-16T03:40:00Z."""
     versions: Mapping[str, str]
     machine: Mapping[str, Any]
     """CPU or GPU by name, cores, threads a worker; and what disturbed the measurement, where anything did."""
@@ -68,7 +67,6 @@ class Profile:
     contention_short: tuple[Positive, ...] = ()
     """The same where they synchronise again after a moment: shared cores are then shared unevenly."""
     cipher: Positive | None = None
-    """Bytes a second, each way, that one process encrypts; None where it was not measured."""
 
     def contention_between(self, apart: float) -> tuple[float, ...]:
         """How many times as long computing takes with 1, 2, 3... workers that synchronise every ``apart`` seconds."""

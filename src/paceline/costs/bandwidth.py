@@ -11,7 +11,6 @@ def lower_bound_bytes(items: int, item_size: int, workers: int) -> int:
 
 
 def bandwidth_use(items: int, item_size: int, workers: int, seconds: float) -> float:
-    """Bytes a second that the least possible traffic makes of a measured time; over the link's rate, its use."""
     return lower_bound_bytes(items, item_size, workers) / seconds
 
 

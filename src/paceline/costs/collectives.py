@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 from paceline.collectives import NATIVE, algorithms, build_schedule, check_collective, find_schedule
 from paceline.collectives.traffic import ring_bytes, swaps, traffic_of_all
@@ -25,23 +26,32 @@ class Stage:
     seconds: float
     """How long it takes when nothing else is under way."""
 
+    @classmethod
+    def of(cls, topology: Topology, latency: float, size: float, crosses: Mapping[int, float]) -> Self:
+        return cls(latency, size, crosses, latency + size * _slowest(topology, crosses))
+
+
+def _slowest(topology: Topology, crosses: Mapping[int, float]) -> float:
+    """Seconds a byte over all of these links."""
+    return max(times / topology.capacities[link] for link, times in crosses.items())
+
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The stages of one collective; none where only its time alone on the network is known."""
+    stages: tuple[Stage, ...] = ()
 
-    stages: tuple[Stage, ...]
-    seconds: float
+    @property
+    def seconds(self) -> float:
+        """How long it takes when nothing else is under way."""
+        return sum(stage.seconds for stage in self.stages)
 
     def delayed(self, seconds: float) -> "Price":
-        later = [
-            replace(one, latency=one.latency + seconds, seconds=one.seconds + seconds)
-            for one in self.stages[:1]
-        ]
-        return Price((*later, *self.stages[1:]), self.seconds + seconds)
+        first, *others = self.stages
+        later = replace(first, latency=first.latency + seconds, seconds=first.seconds + seconds)
+        return Price((later, *others))
 
 
-FREE = Price((), 0.0)
+FREE = Price()
 
 
 class AllReduceCosts:
@@ -59,13 +69,11 @@ class AllReduceCosts:
         *,
         exact: int = EXACT,
     ) -> None:
-        """``exact`` is the number of messages up to which a schedule is priced message by message."""
         check_collective(collective)
         self._collective, self._topology, self._compression = collective, topology, compression
         self._exact = exact
 
     def price(self, size: int, element: int) -> Price:
-        """Of ``size`` bytes in elements of ``element`` bytes: encode, exchange, decode one result, or one a worker."""
         compression, workers = self._compression, self._topology.count
         if workers == 1 or not size:
             return FREE
@@ -115,8 +123,8 @@ class AllReduceCosts:
         seconds = timer.seconds(size) if seconds is None else seconds
         unit, crosses = timer.carried
         moved = unit * size / timer.schedule.chunks
-        slowest = max(times / self._topology.capacities[link] for link, times in crosses.items())
-        return Price((Stage(max(0.0, seconds - moved * slowest), moved, crosses, seconds),), seconds)
+        delay = max(0.0, seconds - moved * _slowest(self._topology, crosses))
+        return Price((Stage(delay, moved, crosses, seconds),))
 
     @cached_property
     def _rows(self) -> HostRows:
@@ -128,25 +136,18 @@ class AllReduceCosts:
 
 
 def shared_memory(topology: Topology, size: int) -> Price:
-    """Workers of one host: a barrier, each reduces its share of all tensors in place, and a barrier.
-
-    Each reads its share of n - 1 others and writes the result to them: the bytes of a ring, through what they share.
-    """
+    """Workers of one host: a barrier, each reduces its share of all tensors in place, and a barrier."""
     workers = topology.count
     if workers == 1 or size == 0:
         return FREE
     (place,) = topology.members
     host, moved = topology.hosts[place], (workers - 1) * size / workers
     delay = 2 * host.inside.latency + host.device.reduce_seconds * moved
-    return _in_turn([_stage(topology, delay, 2 * moved, {topology.inside(place): workers})])
+    return Price((Stage.of(topology, delay, 2 * moved, {topology.inside(place): workers}),))
 
 
 def tree_broadcast(topology: Topology, size: int) -> Price:
-    """A binomial tree over the hosts, then one inside each host; in every round each that has it sends it to one more.
-
-    With h hosts: ceil(log2 h) rounds, each the whole message over the slowest host's link. With k workers on a
-    host: ceil(log2 k) delays, and k - 1 copies through the inside link that they share.
-    """
+    """A binomial tree over the hosts, then one inside each host; each that has it sends it to one more a round."""
     if topology.count == 1 or size == 0:
         return FREE
     members = topology.members
@@ -155,39 +156,24 @@ def tree_broadcast(topology: Topology, size: int) -> Price:
         rounds = (topology.inhabited - 1).bit_length()
         latency = max(topology.hosts[host].link.latency for host in members)
         crosses = {link: rounds for host in members for link in (topology.out_of(host), topology.into(host))}
-        stages.append(_stage(topology, rounds * latency, size, crosses))
+        stages.append(Stage.of(topology, rounds * latency, size, crosses))
     most = max(members.values())
     if most > 1:
         rounds = (most - 1).bit_length()
         latency = max(topology.hosts[host].inside.latency for host in members if members[host] > 1)
         inside = {topology.inside(host): count - 1 for host, count in members.items() if count > 1}
-        stages.append(_stage(topology, rounds * latency, size, inside))
-    return _in_turn(stages)
+        stages.append(Stage.of(topology, rounds * latency, size, inside))
+    return Price(tuple(stages))
 
 
 def through_server(topology: Topology, workers: Sequence[int], server: int, size: int) -> Price:
-    """Every worker's tensor goes to the server, then the result goes to every worker; all given by their hosts.
-
-    The server's link carries as many tensors as there are workers, each way: for small tensors, which is what workers
-    exchange at a sync point, the two latencies are what counts.
-    """
+    """Every worker's tensor goes to the server, then the result goes to every worker; all given by their hosts."""
     if not size:
         return FREE
     stages = []
     there = [topology.to_server(host, server) for host in workers]
     back = [topology.from_server(server, host) for host in workers]
     for routes in (there, back):
-        crosses: Counter[int] = Counter()
-        for route in routes:
-            crosses.update(route.crosses)
-        stages.append(_stage(topology, max(route.latency for route in routes), size, crosses))
-    return _in_turn(stages)
-
-
-def _stage(topology: Topology, latency: float, size: float, crosses: Mapping[int, float]) -> Stage:
-    slowest = max(times / topology.capacities[link] for link, times in crosses.items())
-    return Stage(latency, size, dict(crosses), latency + size * slowest)
-
-
-def _in_turn(stages: Sequence[Stage]) -> Price:
-    return Price(tuple(stages), sum(stage.seconds for stage in stages))
+        crosses = sum((Counter(route.crosses) for route in routes), Counter[int]())
+        stages.append(Stage.of(topology, max(route.latency for route in routes), size, crosses))
+    return Price(tuple(stages))

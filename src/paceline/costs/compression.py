@@ -12,15 +12,11 @@ from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.trace import trace_function
 
 PIECE = 2**30
-"""Numbers of a gradient that are encoded at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compression:
-    """A codec on one model and one device; its bytes and its time are spread evenly over the model's bytes.
-
-    The default is no codec.
-    """
+    """A codec on one model and one device; its bytes and its time are spread evenly over the model's bytes."""
 
     sums: bool = True
     ratio: float = 1.0
@@ -49,11 +45,7 @@ UNCOMPRESSED = Compression()
 def compression_of(
     codec: Codec, shapes: Sequence[Sequence[int]], dtype: torch.dtype, timed: Callable[[Operator], float]
 ) -> Compression:
-    """Trace the codec's own code on a model's parameters of these shapes, and time its operators.
-
-    Codecs that see a gradient as one vector are given it so, in pieces where it is very long; those that see matrices
-    get each parameter in its shape.
-    """
+    """Trace the codec's own code on a model's parameters of these shapes, and time its operators."""
     total = elements(shapes) * dtype.itemsize
     asked = _as_seen(codec, shapes)
     encode = decode = held = 0.0

@@ -28,8 +28,6 @@ class DeviceModel(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StepCost:
-    """A worker's step without communication."""
-
     samples: int
     step: StepBreakdown
     ready: tuple[float, ...]

@@ -47,10 +47,7 @@ class DevicePeaks:
 
 
 def curve_name(operator: Operator) -> str:
-    """Which curve the time of an operator follows: its name, and which convolution where kernels are others.
-
-    What a recurrent layer calls step by step works on the same memory again and again, which stays in caches.
-    """
+    """Which curve the time of an operator follows: its name, and which convolution where kernels are others."""
     shape = operator.shape
     if not isinstance(shape, Convolution):
         return f"{operator.name} unrolled" if operator.unrolled else operator.name
@@ -176,7 +173,6 @@ class FittedCurve:
     points: Array
     weights: Array
     scales: Array
-    """How far a point reaches in each dimension."""
     variance: Positive
 
     def __post_init__(self) -> None:
@@ -249,7 +245,6 @@ class Overhead:
     call: Finite = 0.0
     """Seconds a call that the operators' own times do not show: Python, modules, autograd."""
     unrolled: Finite = 0.0
-    """The same of a call by a recurrent layer, in addition."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,7 +285,6 @@ class FittedDevice:
 
     limits: DevicePeaks
     peak: Positive
-    """Floating-point operations a second that nothing exceeds."""
     curves: Mapping[str, FittedCurve]
     """By operator: the logarithm of (measured / at best)."""
     kinds: Mapping[Kind, FittedCurve]
@@ -306,11 +300,7 @@ class FittedDevice:
     _known: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def within(self, trace: Trace) -> "FittedDevice":
-        """The device in the midst of this step: its size decides what caches hold, its operators how sure all is.
-
-        Calls of one operator that was never measured are all off alike, and such operators independently of each other
-        and of the rest of the step.
-        """
+        """The device in the midst of this step: its size decides what caches hold, its operators how sure all is."""
         there = replace(self, moved=bytes_moved(trace.operators), _known={})
         if not self.curves:
             return there

@@ -23,7 +23,6 @@ def rank_plans(schedule: Schedule, length: int, segments: int) -> Sequence[RankP
 
 
 def simulate_messages(plans: Sequence[RankPlan], topology: Topology, element: int) -> float:
-    """Seconds until all ranks are through, with nothing else under way; ``element`` is in bytes."""
     return _MessageSimulation(plans, topology, element).run()
 
 
@@ -44,10 +43,8 @@ class _Pair:
 class _Rank:
     plan: RankPlan
     reduce: float
-    """Seconds an element."""
     step: int = -1
     arrived: set[tuple[int, int]] = field(default_factory=set)
-    """Step and place of messages."""
     taken: int = 0
     busy: bool = False
 
@@ -141,7 +138,6 @@ class _MessageSimulation:
         self._take(rank)
 
     def _take(self, rank: int) -> None:
-        """Take in what is there, in the order of the schedule; then go on to the next step."""
         state = self._ranks[rank]
         while not state.busy and state.step < len(state.plan.rounds):
             incoming = state.plan.rounds[state.step].incoming

@@ -14,11 +14,7 @@ Done = Callable[[float], None]
 
 @dataclass(slots=True, eq=False)
 class FlowGroup:
-    """Flows that share the same links with others, and so are equally fast.
-
-    How many bytes each has sent since the group began is one number for all of them, so that time passes for a
-    group in one addition (virtual time, as in fair queueing; Parekh and Gallager, 1993).
-    """
+    """Flows that share the same links with others, and so are equally fast."""
 
     cap: float
     shared: tuple[tuple[int, float], ...]
@@ -38,7 +34,6 @@ class FlowGroup:
         return order[0][0] if order else inf
 
     def pop_first(self) -> list["Flow"]:
-        """The flows that end next, out of the heap and still in the group."""
         first, found = self.first(), []
         while self.order and self.order[0][0] <= first:
             at, _, flow = heapq.heappop(self.order)
@@ -51,7 +46,6 @@ class FlowGroup:
 class Flow:
     number: int
     crosses: Mapping[int, float]
-    """Link to how often it is crossed, and counts."""
     done: Done
     group: FlowGroup
     ends_at: float = 0.0
@@ -105,7 +99,6 @@ class FlowNetwork:
         return self._next
 
     def advance(self, now: float) -> None:
-        """Let time pass up to the next end, and report what ended."""
         self._settle()
         due = [group for group in self._groups.values() if group.end <= now]
         self._move(now)
@@ -166,10 +159,7 @@ class FlowNetwork:
         self._regroup(flow for number, flow in alone.items() if number not in flows)
 
     def _settle(self) -> None:
-        """Share the links anew if flows have started or ended since; many often do so at the same moment.
-
-        Gives every group its fair rate, and finds when the next flow ends.
-        """
+        """Share the links anew if flows have started or ended since; many often do so at the same moment."""
         if self._settled:
             return
         self._settled = True

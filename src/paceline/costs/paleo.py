@@ -50,7 +50,6 @@ class PaleoWork(NamedTuple):
 
 class PaleoLayer(NamedTuple):
     layer: str
-    """The module's dotted path, or the operator's name outside of any."""
     kind: str
     forward: float
     backward: float
@@ -63,7 +62,6 @@ class Paleo:
     device: DeviceSheet
     bandwidth: float
     compute: float = 1.0
-    """Part of the device's peak, operations and memory alike, that is reached; higher is faster."""
     network: float = 1.0
 
     def __post_init__(self) -> None:
@@ -79,10 +77,7 @@ class Paleo:
 
 
 def paleo_step(model: Paleo, trace: Trace, workers: int = 1, scheme: str = "butterfly") -> StepBreakdown:
-    """One step of ``workers``, each on the traced batch; nothing overlaps.
-
-    The optimizer takes two operations and three passes a parameter, at the device's peak.
-    """
+    """One step of ``workers``, each on the traced batch; nothing overlaps."""
     layers = paleo_layers(model, trace)
     crossings = SCHEMES[scheme](workers) if workers > 1 else 0.0
     return StepBreakdown(
@@ -107,7 +102,6 @@ def paleo_layers(model: Paleo, trace: Trace) -> list[PaleoLayer]:
 
 
 def _work(operator: Operator, first: bool) -> list[PaleoWork]:
-    """What Paleo counts for an operator: the forward, and each part of the backward; empty where it counts nothing."""
     match operator.shape:
         case Convolution() as shape:
             gradients = (
@@ -128,7 +122,6 @@ def _work(operator: Operator, first: bool) -> list[PaleoWork]:
 
 
 def _convolution(shape: Convolution) -> PaleoWork:
-    """A matrix product over all windows; the padding of its inputs is read as well."""
     padded = prod(size + 2 * pad for size, pad in zip(shape.size, shape.padding, strict=True))
     numbers = shape.batch * padded * shape.inputs + _filter(shape) + _outputs(shape)
     return PaleoWork(2 * _filter(shape) * prod(shape.out) * shape.batch, numbers)
@@ -181,5 +174,4 @@ def _spread(shape: Convolution) -> list[tuple[int, int]]:
 
 
 def as_paleo(model: str) -> str:
-    """A model's spec, in Paleo's own version where it has one and no settings ask for another."""
     return VARIANTS.get(model, model)

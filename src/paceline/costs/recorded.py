@@ -75,11 +75,7 @@ def recorded_jitter(folder: RunFolder) -> float:
 
 
 def usual_pace(folder: RunFolder, together: int = 1) -> float:
-    """Seconds from the start of a step to the start of the next, in the record of worker 0, after the first tenth.
-
-    The trimmed mean over groups of ``together`` steps in a row (as many as make a period or take turns), all of whole
-    mini-batches.
-    """
+    """Seconds from the start of a step to the start of the next, in the record of worker 0, after the first tenth."""
     records = [record for record in read_events(folder.events(0)) if record.is_step]
     whole = max(record.samples for record in records)
     paces = []

@@ -31,14 +31,12 @@ class StatedCosts:
     speeds: tuple[float, ...]
     """One a worker: its device's, as much lower as contention makes it."""
     slow: Mapping[int, float] = field(default_factory=dict)
-    """Rank to factor, for those that compute more slowly than their device would."""
     turns: int = 0
     """Steps for which these are slow before they are not for as many; 0 is always."""
     seed: int = 0
     gradients: int | None = None
     """Gradients of an update, where a rank stands for several workers; None: as many as arrive."""
     updating: float = 1.0
-    """How many times as long servers take for an update; lower is faster."""
     step: StepBreakdown = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,7 +86,6 @@ def stated_costs(
 
 
 def _normal(seed: int, rank: int, step: int) -> float:
-    """A standard normal number that depends on its arguments alone (Box and Muller)."""
     first = _scramble(_scramble(_scramble(seed) ^ rank) ^ step)
     second = _scramble(first)
     radius = math.sqrt(-2 * math.log((first + 1) / 2**64))

@@ -38,7 +38,6 @@ class Topology:
         ranks = (min(1, host.workers) if by_group else host.workers for host in self.hosts)
         self.workers: Sequence[int] = tuple(place for place, many in enumerate(ranks) for _ in range(many))
         self.count = cluster.workers
-        """All workers, also those that others stand for."""
         self.capacities: list[float] = []
         for host in self.hosts:
             self.capacities += [host.link.bandwidth, host.link.bandwidth, host.inside.bandwidth]

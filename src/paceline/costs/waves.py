@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,6 @@ class RankHosts:
         return cls(np.repeat(np.arange(len(workers)), workers), len(workers))
 
     def links(self, sources: Ranks, targets: Ranks) -> Ranks:
-        """The two links of each message, the same one twice inside a host."""
         near, far = self.host_of[sources], self.host_of[targets]
         same, within = near == far, 2 * self.hosts + near
         return np.stack([np.where(same, within, near), np.where(same, within, self.hosts + far)])
@@ -49,8 +48,6 @@ class RankHosts:
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """What the links can do, by their numbers, and the ranks."""
-
     byte_seconds: Numbers
     latency: Numbers
     passing: Numbers
@@ -82,7 +79,6 @@ class Wave:
     targets: Ranks
     chunks: Ranks
     reduced: Ranks
-    """Chunks of each message that are reduced."""
     largest: Ranks
     links: Ranks
     firsts: Ranks
@@ -92,13 +88,8 @@ class Wave:
     """Which messages there are, as what tells them apart and how many."""
     times: int = 1
 
-    @property
-    def circular(self) -> bool:
-        return len(self.firsts) == len(self.targets) and np.array_equal(np.sort(self.sources), self.targets)
-
     @classmethod
     def of(cls, under_way: Sequence[tuple[Round, int]], places: RankHosts) -> "Wave":
-        """Of these rounds, each with the number of its segments under way."""
         pairs: dict[tuple[int, int], list[tuple[Round, int]]] = {}
         for turn, count in under_way:
             pairs.setdefault((id(turn.sources), id(turn.targets)), []).append((turn, count))
@@ -124,19 +115,14 @@ Plan = tuple[tuple[Wave, Ranks, Numbers], ...]
 
 @lru_cache(maxsize=32)
 def schedule_among(function: Callable[[Ranks], Schedule], counts: Counts, fewer: Counts = ()) -> Schedule:
-    """The schedule among these hosts, or as many rounds of it among fewer.
-
-    Made once, as all that follows from it: a prediction prices the same hosts with many links.
-    """
+    """The schedule among these hosts, or as many rounds of as many chunks among fewer."""
     whole = function(RankHosts.of(counts).host_of)
-    return _among(schedule_among(function, fewer), whole) if fewer else whole
-
-
-def _among(few: Schedule, whole: Schedule) -> Schedule:
-    """As many rounds of as many chunks as the whole schedule's, among the ranks of the same one for fewer hosts."""
-    turns = zip(few.rounds, whole.rounds, strict=True)
+    if not fewer:
+        return whole
+    few = schedule_among(function, fewer)
     rounds = (
-        replace(one, times=turn.times, stops=one.starts + turn.lengths.max(initial=0)) for one, turn in turns
+        replace(one, times=turn.times, stops=one.starts + turn.lengths.max(initial=0))
+        for one, turn in zip(few.rounds, whole.rounds, strict=True)
     )
     return replace(few, chunks=whole.chunks, rounds=tuple(rounds))
 
@@ -160,17 +146,16 @@ def carried_chunks(schedule: Schedule, counts: Counts) -> Numbers:
 
 
 def waves(rounds: Sequence[Round], segments: int, places: RankHosts) -> list[Wave]:
-    """The waves that ``pipelined`` makes of a schedule: wave w is the rounds w - segments + 1 to w at the same time.
-
-    Like waves in a row are one where ranks go round in a circle, and apart elsewhere.
-    """
+    """The waves that ``pipelined`` makes of a schedule: wave w is the rounds w - segments + 1 to w at the same time."""
     made: dict[tuple[int, ...], Wave] = {}
     found: list[Wave] = []
     for counts, times in _under_way([turn.times for turn in rounds], segments):
         if counts not in made:
             under_way = [(turn, count) for turn, count in zip(rounds, counts, strict=True) if count]
-            made[counts] = Wave.of(under_way, places)
-            made[counts].times = times if made[counts].circular else 1
+            made[counts] = wave = Wave.of(under_way, places)
+            # In a circle each rank receives from one and sends to one.
+            once = len(wave.firsts) == len(wave.targets)
+            wave.times = times if once and np.array_equal(np.sort(wave.sources), wave.targets) else 1
         found += [made[counts]] * (times // made[counts].times)
     return found
 
@@ -181,19 +166,16 @@ def _under_way(times: Sequence[int], segments: int) -> Iterator[tuple[tuple[int,
     A kind that stands for many rounds is in full swing for most of them; only where one begins or ends is looked at
     wave by wave.
     """
-    ends = [0]
-    for one in times:
-        ends.append(ends[-1] + one)
+    ends = [0, *accumulate(times)]
     last = ends[-1] + segments - 1
-    looked_at = {wave for end in ends for wave in range(end - 1, end + segments + 1) if 0 <= wave < last}
-    starts = sorted({0, *looked_at})
+    starts = {wave for end in ends for wave in range(end - 1, end + segments + 1) if 0 <= wave < last}
 
     def counts(wave: int) -> tuple[int, ...]:
         return tuple(
             max(0, min(wave + 1, end) - max(wave - segments + 1, begin)) for begin, end in pairwise(ends)
         )
 
-    spans = [(counts(wave), following - wave) for wave, following in pairwise([*starts, last])]
+    spans = [(counts(wave), following - wave) for wave, following in pairwise([*sorted({0, *starts}), last])]
     for same, found in groupby(spans, key=lambda span: span[0]):
         yield same, sum(length for _, length in found)
 

@@ -187,7 +187,6 @@ def _plane(sizes: Sequence[int]) -> Plane:
 
 
 def _optimizer_flops(name: str, arguments: Arguments) -> float:
-    """An element: each moment, the weight decay and the step are multiply-adds; Adam divides and takes a root too."""
     decay = 2.0 if arguments.get("weight_decay") else 0.0
     if name == "_fused_sgd_":
         moment = 2.0 if arguments.get("momentum") else 0.0
@@ -196,7 +195,6 @@ def _optimizer_flops(name: str, arguments: Arguments) -> float:
 
 
 def _trilinear_elements(arguments: Arguments) -> int:
-    """Of three tensors that are expanded and multiplied, the elements of the product."""
     shapes = []
     for place in ("1", "2", "3"):
         shape = list(arguments[f"i{place}"].shape)

@@ -79,7 +79,6 @@ def _attention(
 States = tuple[Tensor, ...]
 
 _LSTM = 2
-"""OneDNN's number of the kind of layer."""
 
 
 def _is_plain(inputs: Any, _: Any, weights: Any = None, *__: Any) -> bool:

@@ -82,7 +82,6 @@ class Norm:
     places: int
     """Numbers of a channel that lie side by side; the width of a vector."""
     groups: int = 1
-    """Of channels that are normed together."""
 
 
 Shape = Norm | Convolution | Product | Window | Attention | Recurrence | None
@@ -102,7 +101,6 @@ class Operator:
     read: int
     written: int
     elements: int
-    """Of the largest tensor that it reads or writes."""
     shape: Shape = None
     scattered: bool = False
     """Whether its largest tensors lie in memory in different orders, so that not all of them are streamed."""

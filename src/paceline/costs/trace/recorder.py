@@ -19,7 +19,6 @@ from paceline.costs.trace.operator import Kind, Operator, Phase, kind_of
 
 _NARROW: tuple[Kind, ...] = ("convolution", "product", "attention")
 _FULL: tuple[Kind, ...] = ("norm", "reduction")
-"""What it computes in 32, softmax and losses among them; batch normalisation keeps the format that it is given."""
 BLOCK = 32 * 2**20
 """Bytes from which glibc gives a block pages of its own and gives them back; smaller ones share a heap, with holes."""
 LOSS = "loss"
@@ -105,11 +104,7 @@ def _is_wide(tensor: Tensor) -> bool:
 
 
 class ModuleTracker:
-    """Follows a model through its forward, and finds the way back from the nodes of autograd.
-
-    Autograd numbers its nodes in the order in which forward makes them: whichever module was running when a number
-    was given out is the one that the node's backward belongs to.
-    """
+    """Follows a model through its forward, and finds the way back from the nodes of autograd."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model

@@ -32,7 +32,6 @@ class TracedParameter:
     name: str
     shape: tuple[int, ...]
     ready: int
-    """How many operators of backward have run when its gradient is complete."""
 
     @property
     def elements(self) -> int:
@@ -41,8 +40,6 @@ class TracedParameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """One step of one worker on ``samples`` samples; operators in the order in which they run."""
-
     name: str
     samples: int
     forward: tuple[Operator, ...]
@@ -50,13 +47,11 @@ class Trace:
     apply: tuple[Operator, ...]
     parameters: tuple[TracedParameter, ...]
     buffers: int
-    """Elements of the floating-point buffers."""
     dtype: torch.dtype
     inputs: int = 0
     fixed: int = 0
     """Bytes of buffers, and of parameters that are not trained."""
     optimizer: int = 0
-    """Bytes that the optimizer keeps from step to step."""
 
     @property
     def operators(self) -> Sequence[Operator]:
@@ -83,10 +78,7 @@ class Trace:
 
 
 def trace(job: Traceable | Job, samples: int) -> Trace:
-    """The operators of one step on ``samples`` samples: forward, loss, backward and the optimizer's step.
-
-    Raises UsageError where the model cannot be run without values, naming the module and the line.
-    """
+    """The operators of one step on ``samples`` samples: forward, loss, backward and the optimizer's step."""
     if samples < 1:
         raise UsageError(f"a step cannot be traced on {samples} samples; give at least 1")
     recorder = OperatorRecorder(without_values, HeldMemory())
@@ -163,7 +155,6 @@ class TracedStep(StepHooks):
             check_loss(job, self.batch)
         self.update = Update(job.optimizer, parameters, self.grad)
         self.ready: dict[str, int] = {}
-        """After how many operators of backward each gradient is complete."""
 
     def run(self) -> None:
         self.recorder.begin()
@@ -332,7 +323,6 @@ def _stand_in(parameter: nn.Parameter, grad: Tensor | None = None) -> nn.Paramet
 
 
 def _plain(parameter: nn.Parameter) -> nn.Parameter:
-    """A meta parameter that says where it is, for optimizers that are not fused."""
     if not isinstance(parameter, OnCpu):
         return parameter
     made = nn.Parameter(parameter.data)
