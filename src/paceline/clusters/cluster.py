@@ -25,6 +25,7 @@ def _require(fine: bool, what: str, rule: str) -> None:
 class Device:
     name: str = "device"
     speed: float = 1.0
+    """2 computes in half the stated times."""
     reduce_seconds: float = 0.0
     """Seconds a byte to combine what a collective brings with what is held; 0 where it is not stated."""
     sheet: DeviceSheet | None = None
@@ -39,6 +40,7 @@ class Device:
 @dataclass(frozen=True, kw_only=True)
 class Link:
     bandwidth: float
+    """Bytes a second, each way at once."""
     latency: float
     """Seconds from one end to the other; between two hosts the larger of theirs counts."""
 

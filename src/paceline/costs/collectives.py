@@ -85,7 +85,7 @@ class AllReduceCosts:
         else:
             timer = timer_for(algorithms.all_gather, self._rows)
             moved, decoded = self._priced(timer, message * workers), workers
-        return moved.delayed(compression.encode(size) + decoded * compression.decode(size))
+        return moved.delayed(compression.coding(size, decoded))
 
     def traffic(self, size: int, element: int) -> Sequence[tuple[int, int]]:
         topology, ranks = self._topology, len(self._topology.workers)

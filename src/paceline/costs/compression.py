@@ -20,6 +20,7 @@ class Compression:
 
     sums: bool = True
     ratio: float = 1.0
+    """Bytes sent for a byte of the gradient; the rates are of such a byte too."""
     encode_rate: float = 0.0
     decode_rate: float = 0.0
     held_rate: float = 0.0
@@ -29,11 +30,9 @@ class Compression:
         """Bytes sent for ``size``, at least one element; a codec may send more than it was given."""
         return max(element, round(size * self.ratio)) if size else 0
 
-    def encode(self, size: int) -> float:
-        return size * self.encode_rate
-
-    def decode(self, size: int) -> float:
-        return size * self.decode_rate
+    def coding(self, size: int, decoded: int = 1) -> float:
+        """Seconds to encode one message and to decode some."""
+        return size * (self.encode_rate + decoded * self.decode_rate)
 
     def held(self, size: int) -> int:
         return round(size * self.held_rate)
