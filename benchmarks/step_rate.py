@@ -110,7 +110,7 @@ def apart(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
     """Both processes compute at the same time and send nothing."""
     group = join_group(place, LiveOptions(backend="gloo"))
     group.exchange("both are about to begin")
-    group.leave()
+    group.close()
     return ours(spec, case, ProcessInfo())
 
 
@@ -139,7 +139,7 @@ def ddp(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
             if len(times) == case["steps"]:
                 break
     group.exchange("a worker that leaves while another still sums would take its connection away")
-    group.leave()
+    group.close()
     KEPT.append(model)
     return rate(times)
 

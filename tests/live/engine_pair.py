@@ -178,7 +178,7 @@ class Process:
         if self.rank == 0:
             write_tensors(self.out / f"{name}-ddp.safetensors", dict(model.module.state_dict()))
         group.exchange("a worker that leaves while another still sums would take its connection away")
-        group.leave()
+        group.close()
 
     def left_alone(self, name: str) -> None:
         """Rank 0 raises between two steps; rank 1 must notice in the middle of a schedule."""

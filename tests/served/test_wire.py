@@ -28,7 +28,7 @@ from paceline.runtimes.live.wire.messages import (
 from paceline.strategies.effects import Peer
 from paceline.strategies.messages import Leave, Model, Push
 
-ALL = Accepted(kinds=frozenset(KINDS), length=7, dtype=torch.float32, limit=10_000)
+ALL = Accepted(kinds=frozenset(KINDS), shard=torch.zeros(7), limit=10_000)
 REASONS = {
     "malformed",
     "out of range",
@@ -70,10 +70,10 @@ def messages() -> st.SearchStrategy[Any]:
     return st.sampled_from(KINDS).flatmap(of)
 
 
-def unpack(packet: Any, accepted: Accepted = ALL, allocate: Any = encoding.new_memory) -> Envelope:
+def unpack(packet: Any, accepted: Accepted = ALL) -> Envelope:
     """The message in a header and a body, as an end of a connection reads it."""
     header, body = packet
-    envelope, tensor = encoding.unpack(header, len(body), accepted, SENDER, allocate=allocate)
+    envelope, tensor = encoding.unpack(header, len(body), accepted, SENDER)
     if body:
         encoding.bytes_of(tensor)[:] = body
     return envelope
@@ -135,7 +135,7 @@ def test_random_bytes_are_refused(header: bytes, body: bytes, marked: bool) -> N
 
 
 SENDER = Peer("worker", -1)
-NOTHING = Accepted(kinds=frozenset(), length=7, dtype=torch.float32, limit=10_000)
+NOTHING = Accepted(kinds=frozenset(), shard=torch.zeros(7), limit=10_000)
 
 
 def push(length: int, dtype: torch.dtype = torch.float32) -> Push:
@@ -218,6 +218,6 @@ def test_a_tensor_is_sent_from_where_it_lies() -> None:
 def test_a_tensor_is_received_where_it_is_wanted() -> None:
     landing = torch.zeros(7)
     model = Model(torch.arange(7.0), 1, 2, 3, 0.5)
-    envelope = unpack(pack(model), allocate=lambda *_: landing)
+    envelope = unpack(pack(model), Accepted(kinds=TO_WORKER, shard=landing, in_place=True))
     assert envelope.message.params is landing
     assert torch.equal(landing, model.params)

@@ -90,8 +90,8 @@ def live(rank: int, port: int) -> dict[str, Any]:
     notes: list[str] = []
     place = ProcessInfo(rank=rank, workers=2, local_rank=rank, local_workers=2, port=port)
     group = join_group(place, LiveOptions(timeout=20.0), note=notes.append)
-    group.zeros(LENGTH, torch.float32)
-    group.leave()
+    group.zeros(LENGTH, torch.float32, torch.device("cpu"))
+    group.close()
     return {"transport": group.transport, "notes": notes}
 
 

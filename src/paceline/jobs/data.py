@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
-from paceline.errors import UsageError, describe, users_line
+from paceline.errors import UsageError
 from paceline.jobs.batches import Batch
 from paceline.jobs.job import Data
+from paceline.specs.source import raised
 
 Collate = Callable[[list[Any]], Batch]
 
@@ -78,23 +79,17 @@ class DatasetData:
 
 
 def as_data(thing: Any, where: str, collate: Collate | None = None) -> tuple[Data, Batch]:
-    """A torch data set, or a ``Data`` as it is, ready for batches, and a batch of one sample of it.
-
-    ``where`` names it in a mistake.
-    """
+    """A torch data set, or a ``Data`` as it is, ready for batches, and a batch of one sample of it."""
     data = _wrap(thing, where, collate)
     if not len(data):
         raise UsageError(f"{where} has no samples; a job needs at least one")
     try:
         return data, data.take(torch.zeros(1, dtype=torch.int64))
     except Exception as error:
-        line = users_line(error)
         hint = ""
         if collate is None and "default_collate" in str(error):
             hint = "; convert it in the data set, or give collate=a function from samples to a batch"
-        raise UsageError(
-            f"{where}: its first sample raised {describe(error)}{f' ({line})' if line else ''}{hint}"
-        ) from error
+        raise UsageError(f"{where}: its first sample raised {raised(error)}{hint}") from error
 
 
 def _wrap(thing: Any, where: str, collate: Collate | None) -> Data:

@@ -113,10 +113,7 @@ class Digits:
     """1,437 + 360 grey 8x8 images of handwritten digits, 10 classes; inside the package."""
 
     def load(self, folder: str | None) -> Images:
-        """Sort by label, keep the order otherwise: every fifth image from the first is for the test.
-
-        So both parts have the same mix of digits and of writers, and no random numbers are needed.
-        """
+        """Sort by label: every fifth image is for the test, so both parts have the same mix of digits and writers."""
         refuse_folder("digits", folder)
         pixels, labels = _read_idx_pair(
             FILES / "digits-images-idx3-ubyte.gz", FILES / "digits-labels-idx1-ubyte.gz", side=8

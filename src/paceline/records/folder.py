@@ -89,7 +89,6 @@ def _numbered(folder: Path, prefix: str, suffix: str = "") -> dict[int, Path]:
 _NAME = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9_][A-Za-z0-9._-]{0,39}-[a-z0-9]{4}")
 
 Fill = Callable[[RunFolder], None]
-"""Writes what a new run folder holds from its first moment on."""
 
 
 def new_folder_name(name: str, utc: datetime) -> str:
@@ -119,11 +118,6 @@ def create(parent: Path, name: str, fill: Fill) -> RunFolder:
     draft = parent / f".{name}.{secrets.token_hex(4)}.tmp"
     try:
         draft.mkdir(parents=True)
-    except OSError as error:
-        raise UsageError(
-            f"the folder {parent} for runs cannot be made ({error.strerror}); choose another"
-        ) from error
-    try:
         fill(RunFolder(draft))
         draft.rename(parent / name)
     except OSError as error:

@@ -165,7 +165,7 @@ class ModuleTracker:
         self._paths.append(self.current())
 
 
-Run = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], tuple[Any, float]]
+Run = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], tuple[Any, Any]]
 """Gets an operator's result, and how many seconds that took where they are measured."""
 
 
@@ -187,7 +187,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def begin(self) -> None:
-        self.calls: dict[Phase, list[tuple[Operator, float]]] = {"forward": [], "backward": [], "apply": []}
+        self.calls: dict[Phase, list[tuple[Operator, Any]]] = {"forward": [], "backward": [], "apply": []}
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -56,10 +56,11 @@ class BenchGroup(ProcessGroupComm):
         run = info.launch.name if info.launch else f"bench-{info.port}"
         self.shm: Any = dist.new_group(backend="shm", pg_options=shm.Options(run=run))
 
-    def abandon(self) -> None:
-        with suppress(RuntimeError, AttributeError):
-            self.shm.abort()
-        super().abandon()
+    def close(self, *, failed: bool = False) -> None:
+        if failed:
+            with suppress(RuntimeError, AttributeError):
+                self.shm.abort()
+        super().close(failed=failed)
 
     def align(self) -> None:
         """Return on all ranks as near to the same moment as possible."""

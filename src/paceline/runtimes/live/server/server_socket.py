@@ -40,7 +40,7 @@ class ServerSocket:
 
     def __init__(self, secret: Secret, host: str, shard: Tensor, rank: int, servers: int) -> None:
         self._shard, self._rank, self._servers = shard, rank, servers
-        self._accepted = encoding.Accepted(kinds=TO_SERVER, length=shard.numel(), dtype=shard.dtype)
+        self._accepted = encoding.Accepted(kinds=TO_SERVER, shard=shard)
         self._workers: dict[int, BoundWorker] = {}
         self._waiting: deque[Envelope] = deque()
         self._refused: Counter[str] = Counter()

@@ -39,10 +39,12 @@ class _TensorHeader(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
+    """What may arrive at one end of a connection: a Push or a Model must have a tensor like ``shard``."""
+
     kinds: frozenset[type]
-    length: int
-    """Elements that the tensor of a Push or a Model must have."""
-    dtype: torch.dtype
+    shard: Tensor
+    in_place: bool = False
+    """Whether a Model is received right into the shard."""
     limit: int = MAX_TENSOR
     """Bytes that any other tensor may have."""
 
@@ -56,18 +58,10 @@ class Accepted:
         if kind not in (Push, Model):
             if length * dtype.itemsize > self.limit:
                 raise MessageRefused("too large")
-        elif dtype is not self.dtype:
+        elif dtype is not self.shard.dtype:
             raise MessageRefused("wrong type")
-        elif length != self.length:
+        elif length != self.shard.numel():
             raise MessageRefused("wrong length")
-
-
-Allocate = Callable[[type, int, torch.dtype], Tensor]
-"""The memory that a message's tensor is received into, given its kind, length and type."""
-
-
-def new_memory(_: type, length: int, dtype: torch.dtype) -> Tensor:
-    return torch.empty(length, dtype=dtype)
 
 
 def pack(
@@ -94,12 +88,7 @@ def pack(
 
 
 def unpack(
-    header: _Bytes,
-    size: int,
-    accepted: Accepted,
-    sender: Peer,
-    memory: MappedFlat | None = None,
-    allocate: Allocate = new_memory,
+    header: _Bytes, size: int, accepted: Accepted, sender: Peer, memory: MappedFlat | None = None
 ) -> tuple[Envelope, Tensor]:
     """The message of a header whose body has ``size`` bytes, and the tensor that the body is to be received into."""
     kind = kind_of(header)
@@ -120,7 +109,8 @@ def unpack(
             return memory.view(offset, length, dtype)
         if size != length * dtype.itemsize:
             raise MessageRefused("wrong length")
-        body = allocate(kind, length, dtype)
+        in_place = accepted.in_place and kind is Model
+        body = accepted.shard if in_place else torch.empty(length, dtype=dtype)
         return body
 
     try:

@@ -68,9 +68,6 @@ class SharedFlat:
             self.params = made[CONTROL:]
         return made
 
-    def find(self, tensor: Tensor) -> int | None:
-        return self.mapped.find(tensor) if self.mapped else None
-
     def hello(self, rank: int) -> Hello:
         if self._segment is None:
             return Hello(rank)

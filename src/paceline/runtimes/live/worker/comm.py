@@ -89,20 +89,14 @@ class SoloComm:
     def finish(self, clock: int, how: Literal["finished", "left"]) -> None:
         """Announce to the servers that this worker has "finished" or "left" after ``clock`` steps."""
 
-    def leave(self) -> None:
-        """Close when all workers have finished."""
-
-    def abandon(self) -> None:
-        """Close after a failure, without waiting for other workers."""
+    def close(self, *, failed: bool = False) -> None:
+        """Close when all workers have finished; after a failure, without waiting for them."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.leave()
-        else:
-            self.abandon()
+        self.close(failed=kind is not None)
 
 
 class ProcessGroupComm(SoloComm):
@@ -185,21 +179,19 @@ class ProcessGroupComm(SoloComm):
     def open_store(self) -> RunStore:
         return self._store.clone()
 
-    def leave(self) -> None:
-        self._store.leave()
-        dist.destroy_process_group()
-        self._store.close()
-
-    def abandon(self) -> None:
-        """Close the connections, so that the other ranks notice at once.
+    def close(self, *, failed: bool = False) -> None:
+        """After a failure, the other ranks notice at once.
 
         Gloo cannot cancel a sum that has begun, and closing would wait for it: the process must end first.
         """
+        if not failed:
+            self._store.leave()
+            dist.destroy_process_group()
         self._store.close()
         with suppress(RuntimeError):
-            if self._backend in ("nccl", "shm") and dist.group.WORLD is not None:
+            if failed and self._backend in ("nccl", "shm") and dist.group.WORLD is not None:
                 dist.group.WORLD.abort()
-            if self._backend == "shm" or (self._backend == "gloo" and self.is_idle()):
+            if failed and (self._backend == "shm" or (self._backend == "gloo" and self.is_idle())):
                 dist.destroy_process_group()
 
 

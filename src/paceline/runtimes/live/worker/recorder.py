@@ -166,8 +166,7 @@ class StepRecorder:
     def pace(self, progress: int) -> None:
         """Settle the exchange that ended many steps without any; called at the start of every step.
 
-        All workers do so alike: they call this after the same exchange with the same progress, because progress
-        counts what all of them know. Between two exchanges, where it may count a worker's own steps, nothing happens.
+        All workers do so alike: just after an exchange, progress counts what all of them know.
         """
         if len(self._exchanges) == self._seen:
             return
@@ -209,11 +208,7 @@ class StepRecorder:
         return any(span.kind != "wait" for span in self._record.spans)
 
     def give_up(self, step: int) -> None:
-        """Write all records, unsplit: there may be no worker left to compare with.
-
-        A step whose update was not applied belongs to no saved state: it is recorded as the step that it would have
-        been, and a run that resumes drops it.
-        """
+        """Write all records, unsplit; a run that resumes drops a step whose update was not applied."""
         self._exchanges.clear()
         applied = any(span.kind == "apply" for span in self._record.spans)
         self.close(step if applied or not self._record.is_step else step + 1)

@@ -35,7 +35,7 @@ from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.stopping import AT_SYNC_POINT, StopByVote
 from paceline.strategies.base import server_slices
 from paceline.strategies.effects import Peer
-from paceline.strategies.messages import MESSAGES, Model
+from paceline.strategies.messages import MESSAGES
 
 RUN = "served/run"
 """The store's key under which rank 0 describes the run to the servers."""
@@ -100,12 +100,15 @@ class ServerClient:
         return len(self._sharing) == len(self._endpoints)
 
     def _connect(self, server: int, shard: Tensor) -> Channel:
+        """``shard`` is what the server keeps of this worker's parameters."""
         where = f"server {server} at {self._endpoints[server]}"
+        in_place = shard.device.type == "cpu"
+        accepted = encoding.Accepted(kinds=messages.TO_WORKER, shard=shard, in_place=in_place)
         limits = MessageLimits(
             2 * encoding.MAX_REPLY, 2 * max(encoding.MAX_TENSOR, self._memory.params.nbytes)
         )
         try:
-            announce = partial(self._announce, server, shard)
+            announce = partial(self._announce, server, accepted)
             return connect(self._endpoints[server], self._secret, announce, limits)
         except OtherVersion:
             raise UsageError(
@@ -130,7 +133,7 @@ class ServerClient:
         """Send a message; its tensors must not change before the answer. ServerLost if that fails."""
         if server in self._down:
             raise self._lost(server)
-        find = self._memory.find if server in self._sharing else lambda _: None
+        find = self._memory.mapped.find if self._memory.mapped and server in self._sharing else lambda _: None
         try:
             self._channels[server].send(
                 encoding.pack(message, stop=self._stop_requested(), find=find), 1, STALLED
@@ -208,21 +211,16 @@ class ServerClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _announce(self, server: int, shard: Tensor, _: Channel, header: memoryview, size: int) -> Destination:
-        """Where a server's message is received; ``shard`` is what it keeps of this worker's parameters."""
-
-        def allocate(kind: type, length: int, dtype: torch.dtype) -> Tensor:
-            in_place = kind is Model and shard.device.type == "cpu"
-            return shard if in_place else encoding.new_memory(kind, length, dtype)
-
+    def _announce(
+        self, server: int, accepted: encoding.Accepted, _: Channel, header: memoryview, size: int
+    ) -> Destination:
         def take() -> None:
             if isinstance(envelope.message, messages.Welcome) and envelope.message.shares:
                 self._sharing.add(server)
             self._received.append(envelope)
 
-        accepted = encoding.Accepted(kinds=messages.TO_WORKER, length=shard.numel(), dtype=shard.dtype)
         memory, sender = self._memory.mapped, Peer("server", server)
-        envelope, body = encoding.unpack(header, size, accepted, sender, memory, allocate)
+        envelope, body = encoding.unpack(header, size, accepted, sender, memory)
         return Destination(encoding.bytes_of(body), take)
 
     def _beat(self, rank: int) -> None:
@@ -339,11 +337,9 @@ class ServerComm(SoloComm):
         self.client.send_all(messages.Goodbye(self.rank, clock, how))
         self.client.close()
 
-    def abandon(self) -> None:
+    def close(self, *, failed: bool = False) -> None:  # noqa: ARG002
         """Close without a message: the servers notice."""
         if self._connected:
             self.client.close()
         if self._store is not None:
             self._store.close()
-
-    leave = abandon

@@ -29,8 +29,7 @@ from paceline.runtimes.live.process_info import ProcessInfo, host_name, job_root
 from paceline.runtimes.live.request import ProcessTask, TrainRequest
 from paceline.runtimes.live.run_store import MemberStore, check_equal
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.server.run import ServerRun
-from paceline.runtimes.live.server.start import run_server
+from paceline.runtimes.live.server.run import ServerRun, run_server
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import KNOCK
 from paceline.runtimes.live.wire.messages import RequestRank, Welcome
@@ -57,7 +56,7 @@ def run_process(request: TrainRequest, info: ProcessInfo) -> int:
     def work(heartbeat: Heartbeat, stopping: StopRequest) -> Summary | ServerRun:
         task = request.task(info, heartbeat, stopping)
         if info.role == "server":
-            return run_server(task, say_on_stderr)
+            return run_server(task)
         with closing(request.observe(task.settings)) as observer:
             summary = run_worker(task, observer)
             heartbeat.enter("finishing")
@@ -70,10 +69,7 @@ def run_worker(task: ProcessTask, observer: Observer) -> Summary:
     """Be one worker of a run to its end.
 
     Only the first worker's observer is called, and that of a host's first worker with what the host lacks. A run that
-    resumes continues from the newest checkpoint that is whole on all workers; our own launcher then owns the folder
-    already, else the first worker of a host takes it. A run that is refused writes nothing. Whatever else is raised
-    leaves the records so far in the run folder, and the connections closed; where gloo still sums, they close with the
-    process.
+    is refused writes nothing. Whatever else is raised leaves the records so far, and the connections closed.
     """
     settings, info, options = task.settings, task.info, task.options
     if settings.workers != info.workers:
