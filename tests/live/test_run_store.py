@@ -22,7 +22,7 @@ from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, St
 
 from command import run_python
 from paceline.errors import RunFailed, UsageError
-from paceline.runtimes.live import store_server
+from paceline.runtimes.live import store_server, timeouts
 from paceline.runtimes.live.failures import Failure, read_failure
 from paceline.runtimes.live.launcher import peers
 from paceline.runtimes.live.launcher.peers import LauncherGroup
@@ -358,7 +358,7 @@ def test_launchers_go_on_showing_that_they_are_there_after_the_store_was_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """If this failed, a store that is full for a moment would make this host count as lost."""
-    monkeypatch.setattr(peers, "BEAT", 0.05)
+    monkeypatch.setattr(timeouts, "BEAT", 0.05)
     plan = LaunchPlan(nodes=2, address="127.0.0.1", port=free_ports(1)[0], secret_file=Path("secret"))
     groups = [peers.LauncherGroup(replace(plan, node_rank=rank), SECRET, lambda _: None) for rank in (0, 1)]
     threads = [threading.Thread(target=group.gather) for group in groups]

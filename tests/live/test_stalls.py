@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.runtimes.live import heartbeat
+from paceline.runtimes.live import heartbeat, timeouts
 from paceline.runtimes.live.heartbeat import Heartbeat, Phase, Progress, SilenceWatch, frames_of, users_frame
 from paceline.runtimes.live.launcher import hangs, peers
 from paceline.runtimes.live.launcher.hangs import Hang, HangWatch, Stall, StallDetector
@@ -168,7 +168,7 @@ def test_only_the_first_to_stand_still_is_accused(tmp_path: Path, monkeypatch: p
     for process in processes:
         process.pid = 1
     monkeypatch.setattr(hangs, "activity", lambda pid: RUNNING)
-    monkeypatch.setattr(hangs, "HANG_LOOK", 0.0)
+    monkeypatch.setattr(timeouts, "HANG_LOOK", 0.0)
     watch = HangWatch(processes, tmp_path, LaunchPlan(hang=0.0), told.append)
     with Heartbeat(places[0]) as one, Heartbeat(places[1]) as other:
         for heartbeat in (one, other):

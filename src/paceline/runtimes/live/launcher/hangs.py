@@ -12,22 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from paceline.runtimes.live import timeouts
 from paceline.runtimes.live.failures import Failure
 from paceline.runtimes.live.heartbeat import Phase, Progress, ask_for_stack, read_progress, users_frame
 from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.processes import Activity, Process, activity
 from paceline.runtimes.live.process_info import host_name
-from paceline.runtimes.live.timeouts import (
-    AFTER_END,
-    FIRST_TIME,
-    HANG,
-    HANG_FACTOR,
-    HANG_LOOK,
-    HANG_NOTICE,
-    HELD_UP,
-    STARTING,
-    STOPPED,
-)
 from paceline.units import show_seconds
 
 _FRAMES = 8
@@ -51,7 +41,7 @@ class Stall(NamedTuple):
 class StallDetector:
     """Looks at one process again and again; all times are of the monotonic clock."""
 
-    hang: float = HANG
+    hang: float = timeouts.HANG
     _phase: Phase = "starting"
     _since: float = 0.0
     _longest: dict[Phase, float] = field(default_factory=lambda: defaultdict(float))
@@ -64,14 +54,14 @@ class StallDetector:
 
     @property
     def notice(self) -> float:
-        return min(HANG_NOTICE, self.hang / 2)
+        return min(timeouts.HANG_NOTICE, self.hang / 2)
 
     def look(self, progress: Progress, system: Activity, now: float, *, alone: bool = False) -> Stall | None:
         """Whether the process makes no progress; ``alone``: there is no other process that it could wait for."""
         self._remember(progress, system, now)
         if system.stopped:
             self._stopped_at = now if self._stopped_at is None else self._stopped_at
-            if now - self._stopped_at < STOPPED:
+            if now - self._stopped_at < timeouts.STOPPED:
                 return None
             return Stall(self._stopped_at, self._stopped_at + self.hang, progress.phase, True)
         if self._stopped_at is not None:
@@ -106,10 +96,10 @@ class StallDetector:
         if progress.phase == "starting" and progress.step:
             return _NEVER
         if not progress.at:
-            return STARTING
+            return timeouts.STARTING
         if progress.phase not in self._longest:
-            return min(FIRST_TIME, self.hang / 2)
-        return max(self.notice, HANG_FACTOR * self._longest[progress.phase])
+            return min(timeouts.FIRST_TIME, self.hang / 2)
+        return max(self.notice, timeouts.HANG_FACTOR * self._longest[progress.phase])
 
 
 @dataclass
@@ -177,9 +167,9 @@ class HangWatch:
     def look(self, over_at: float | None = None) -> list[Hang]:
         """Report processes that hang or go on; return those to end. ``over_at`` is since when the run is over."""
         now = time.monotonic()
-        if now - self._looked < HANG_LOOK:
+        if now - self._looked < timeouts.HANG_LOOK:
             return []
-        if now - self._looked > HELD_UP:  # nothing could go on until now: begin anew
+        if now - self._looked > timeouts.HELD_UP:  # nothing could go on until now: begin anew
             self.hangs.clear()
             for detector in self._detectors.values():
                 detector.restart(now)
@@ -204,8 +194,8 @@ class HangWatch:
         stall, due = hang.stall, hang.stall.until
         if over_at is not None:
             soon = stall.stopped or hang.process.role == "server"
-            due = max(over_at, stall.since) + (min(AFTER_END, self._hang) if soon else self._hang)
-        return max(due, hang.reported + min(HANG_NOTICE, self._hang / 2))
+            due = max(over_at, stall.since) + (min(timeouts.AFTER_END, self._hang) if soon else self._hang)
+        return max(due, hang.reported + min(timeouts.HANG_NOTICE, self._hang / 2))
 
     def _look_at(self, process: Process, now: float, over: bool) -> None:
         progress = read_progress(self._folder, process.rank, process.role)

@@ -22,7 +22,7 @@ from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.processes import Start
 from paceline.runtimes.live.launcher.resharding import reshard_beside
-from paceline.runtimes.live.launcher.supervisor import SIGNALS, DeathNotices, Supervisor, handling
+from paceline.runtimes.live.launcher.supervisor import SIGNALS, Supervisor, handling
 from paceline.runtimes.live.process_info import ProcessInfo, host_name, local_servers
 from paceline.runtimes.live.request import TrainRequest
 from paceline.runtimes.live.secret import Secret
@@ -113,12 +113,9 @@ def launch(
         secret = Secret.read(secret_file)
         peers = LauncherGroup(plan, secret, say)
         stack.callback(peers.leave)
-        deaths = DeathNotices(secret) if plan.servers else None
-        if deaths:
-            stack.callback(deaths.close)
         with handling(SIGNALS, signal.default_int_handler):
             peers.gather()
-            supervisor = Supervisor(plan, peers, folder.path, say, trains=trains, deaths=deaths)
+            supervisor = Supervisor(plan, peers, folder.path, say, trains=trains, secret=secret)
             environs = environments(plan, peers.port, folder.path, secret_file, environ)
             supervisor.run(lambda: start(command, environs))
             return ExitReporter(supervisor).exit_code()

@@ -18,6 +18,7 @@ import msgspec
 import torch.distributed as dist
 
 from paceline.errors import RunFailed, UsageError, printable
+from paceline.runtimes.live import timeouts
 from paceline.runtimes.live.addresses import check_reachable, raise_descriptor_limit, resolve
 from paceline.runtimes.live.failures import CompleteSteps, Failure, read_failure
 from paceline.runtimes.live.heartbeat import SilenceWatch
@@ -26,14 +27,6 @@ from paceline.runtimes.live.process_info import host_name
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.store_server import StoreServer
-from paceline.runtimes.live.timeouts import (
-    BEAT,
-    FIRST_REMINDER,
-    REMINDERS,
-    STORE_ANSWER,
-    STORE_LINGERS,
-    STORE_POLL,
-)
 
 _MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _LEFT = b"left"
@@ -96,7 +89,7 @@ class LauncherGroup:
             raise RunFailed(f"node rank 0 {self._where}, did not start the run") from None
         except dist.DistError:
             raise RunFailed(f"lost contact with node rank 0 {self._where}") from None
-        self._store.set_timeout(timedelta(seconds=STORE_ANSWER))
+        self._store.set_timeout(timedelta(seconds=timeouts.STORE_ANSWER))
         self._heard = dict.fromkeys(set(range(plan.nodes)) - {plan.node_rank}, time.monotonic())
         if plan.node_rank:
             self._say(
@@ -114,15 +107,15 @@ class LauncherGroup:
         """Sign out, and keep the store until the others have read what they need; say what it has refused."""
         self._done.set()
         if self._thread is not None:
-            self._thread.join(STORE_ANSWER)  # a beat that is under way would undo the word below
+            self._thread.join(timeouts.STORE_ANSWER)  # a beat that is under way would undo the word below
             self._ask(lambda: self._store.set(alive_key(self._plan.node_rank), _LEFT))
             everyone = [alive_key(rank) for rank in range(self._plan.nodes)]
-            deadline = time.monotonic() + STORE_LINGERS
+            deadline = time.monotonic() + timeouts.STORE_LINGERS
             while self._plan.node_rank == 0 and time.monotonic() < deadline:
                 words = self._ask(lambda: self._store.peek(everyone))
                 if words is not None and all(word == _LEFT for word in words):
                     break
-                time.sleep(STORE_POLL)
+                time.sleep(timeouts.STORE_POLL)
         self._store.close()
         if self._server is not None:
             self._server.close()
@@ -160,12 +153,12 @@ class LauncherGroup:
             missing[:] = [rank for rank in missing if not self._store.check([f"node-{rank}"])]
             if not missing:
                 return
-            time.sleep(STORE_POLL)
+            time.sleep(timeouts.STORE_POLL)
 
     def _waiting(self, whom: Callable[[], str]) -> Iterator[None]:
         """Try again and again: say what is waited for after a moment and every half minute; RunFailed in the end."""
         began = time.monotonic()
-        due = began + FIRST_REMINDER
+        due = began + timeouts.FIRST_REMINDER
         while time.monotonic() < began + self._plan.wait:
             yield
             if time.monotonic() >= due:
@@ -174,7 +167,7 @@ class LauncherGroup:
                 self._say(
                     f"waiting for {whom()} {self._where}{refused} (gives up after {self._plan.wait:g} s)"
                 )
-                due = time.monotonic() + REMINDERS
+                due = time.monotonic() + timeouts.REMINDERS
         raise RunFailed(
             f"{whom()} did not answer {self._where}, within {self._plan.wait:g} s; start the same command as that node "
             "rank on its host, and see that no firewall closes the port"
@@ -205,7 +198,7 @@ class LauncherGroup:
         while self._plan.nodes > 1 and time.monotonic() < deadline:
             if texts := self._ask(lambda: self._store.peek(["failure"])):
                 return read_failure(texts[0])
-            time.sleep(STORE_POLL)
+            time.sleep(timeouts.STORE_POLL)
         return None
 
     def notify(self, sentence: str) -> None:
@@ -227,8 +220,8 @@ class LauncherGroup:
             for rank in others - set(answers):
                 if words := self._ask(lambda rank=rank: self._store.peek([f"steps-{rank}"])):  # type: ignore[misc]
                     answers[rank] = CompleteSteps.from_json(words[0])
-            time.sleep(STORE_POLL)
-        late = time.monotonic() - 6 * BEAT  # one that still beats is only slow to verify
+            time.sleep(timeouts.STORE_POLL)
+        late = time.monotonic() - 6 * timeouts.BEAT  # one that still beats is only slow to verify
         self.unanswered = {rank for rank in others - set(answers) if self._heard.get(rank, 0.0) < late}
         return list(answers.values())
 
@@ -255,7 +248,7 @@ class LauncherGroup:
                 # The store has ended with the launcher of node rank 0, and so have its workers: ours will notice.
                 self._heard = {}
                 return
-            self._done.wait(BEAT)
+            self._done.wait(timeouts.BEAT)
 
     def _hear(self, store: RunStore, last: dict[int, bytes], seen: dict[int, int]) -> None:
         words = store.peek([alive_key(rank) for rank in last]) or []

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
+from paceline.runtimes.live import timeouts
 from paceline.runtimes.live.failures import Failure, join_command, sentence
 from paceline.runtimes.live.launch_folder import read_servers
 from paceline.runtimes.live.launcher.hangs import Hang, HangWatch
@@ -17,14 +18,6 @@ from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.processes import HostProcesses, Process
 from paceline.runtimes.live.process_info import local_servers
 from paceline.runtimes.live.secret import Secret, wire_key
-from paceline.runtimes.live.timeouts import (
-    AFTER_INTERRUPT,
-    BEFORE_KILL,
-    DEATH_NOTICE,
-    GLANCE,
-    HEARSAY,
-    LAST_NOTICES,
-)
 from paceline.runtimes.live.wire.channel import connect
 from paceline.runtimes.live.wire.encoding import pack
 from paceline.runtimes.live.wire.messages import Goodbye
@@ -35,7 +28,7 @@ _NEVER = float("inf")
 
 
 class Supervisor:
-    """Runs processes to their end. After a failure all end within BEFORE_KILL, after Ctrl-C they may save first.
+    """Runs processes to their end. After a failure all end within seconds, after Ctrl-C they may save first.
 
     With servers the run may go on without some of its workers.
     """
@@ -48,14 +41,14 @@ class Supervisor:
         say: Callable[[str], None],
         *,
         trains: bool = True,
-        deaths: "DeathNotices | None" = None,
+        secret: Secret | None = None,
     ) -> None:
         self.plan, self.peers, self.folder, self.say, self.trains = plan, peers, folder, say, trains
         self.host = HostProcesses(plan, folder)
         self.hang_watch = HangWatch(
             self.host.all, folder, plan, say, lambda sentence: peers.notify(sentence), trains=trains
         )
-        self._deaths = deaths
+        self._secret, self._notifying = secret, list[threading.Thread]()
         self._unjudged: list[Process] = []
         self._asked: list[int] = []
         self._deadline = _NEVER
@@ -73,9 +66,12 @@ class Supervisor:
                 for process, pid in zip(self.host.all, start(), strict=True):
                     process.pid = pid  # at once, so that it is ended if the next one cannot be started
                 while self.step():
-                    time.sleep(GLANCE)
+                    time.sleep(timeouts.GLANCE)
             finally:
                 self._kill()
+        end = time.monotonic() + timeouts.LAST_NOTICES  # a server that takes no notice has ended
+        for thread in self._notifying:
+            thread.join(max(0.0, end - time.monotonic()))
 
     def step(self) -> bool:
         self._reap()
@@ -84,7 +80,8 @@ class Supervisor:
             self._judge(process)
         if self.failed_at is None:
             self._listen()
-            if self._over_at is None and self.host.over():
+            alone = self.plan.servers and self.plan.nodes == 1 and not self.host.workers_left()
+            if self._over_at is None and (alone or any(process.code == 0 for process in self.host.all)):
                 self._over_at = time.monotonic()
             for hang in self.hang_watch.look(self._over_at):
                 self._end_hung(hang)
@@ -117,20 +114,27 @@ class Supervisor:
         for process in self.host.alive():
             if process.reap() and process.code:
                 self._unjudged.append(process)
-                if self._deaths is not None and process.role == "worker":
-                    step = self.host.progress(process).step
-                    self._deaths.send(process.rank, step, read_servers(self.folder))
+                if process.role == "worker":
+                    self._notify_servers(process)
+
+    def _notify_servers(self, process: Process) -> None:
+        death = Goodbye(process.rank, self.host.progress(process).step, "died")
+        for endpoint in read_servers(self.folder) if self._secret else ():
+            thread = threading.Thread(target=notify_death, args=(self._secret, death, endpoint), daemon=True)
+            thread.start()
+            self._notifying.append(thread)
 
     def _obey(self) -> None:
         """The first signal asks processes that have begun to stop in agreement, the second ends them."""
         while self._asked:
             signum = self._asked.pop(0)
-            at_once = self.signal or signum == signal.SIGQUIT or not self.host.begun()
+            begun = all(self.host.progress(worker).at for worker in self.host.workers if worker.alive)
+            at_once = self.signal or signum == signal.SIGQUIT or not begun  # nothing is there to save
             self.signal = self.signal or signum
             if at_once:
                 self._kill()
             else:  # by SIGINT: workers take SIGTERM for news of a failure and have less patience then
-                self._end(signal.SIGINT, AFTER_INTERRUPT)
+                self._end(signal.SIGINT, timeouts.AFTER_INTERRUPT)
 
     def _judge(self, process: Process) -> None:
         """What the failure of a process means for the run; one that may follow from another is judged later."""
@@ -138,7 +142,7 @@ class Supervisor:
         if self.failed_at is not None or process.spared or self.signal:
             self._unjudged.remove(process)
             if self.failed_at is None and not self.plan.servers:  # the others cannot agree any more
-                self._end(signal.SIGTERM, BEFORE_KILL)
+                self._end(signal.SIGTERM, timeouts.BEFORE_KILL)
             return
         if not self.plan.servers:
             self._fail(process.ended_at)  # before its cause is looked for: the others wait for nothing
@@ -168,7 +172,7 @@ class Supervisor:
             return "ends"
         if failure.kind == "mistake" and failure.step == 0:
             return "ends"
-        if failure.kind == "lost-peer" and time.time() - (process.ended_at or 0.0) < HEARSAY:
+        if failure.kind == "lost-peer" and time.time() - (process.ended_at or 0.0) < timeouts.HEARSAY:
             return "unclear"
         return "spares"
 
@@ -202,7 +206,7 @@ class Supervisor:
 
     def _fail(self, when: float) -> None:
         self.failed_at = when
-        self._end(signal.SIGTERM, BEFORE_KILL)
+        self._end(signal.SIGTERM, timeouts.BEFORE_KILL)
 
     def _end(self, signum: int, patience: float) -> None:
         for process in self.host.alive():
@@ -214,31 +218,12 @@ class Supervisor:
             process.kill()
 
 
-class DeathNotices:
-    """Notifies the servers which workers of this host have died, so that they need not wait for their silence."""
-
-    def __init__(self, secret: Secret) -> None:
-        self._key = wire_key(secret)
-        self._threads: list[threading.Thread] = []
-
-    def send(self, rank: int, step: int, endpoints: Sequence[str]) -> None:
-        for endpoint in endpoints:
-            thread = threading.Thread(
-                target=self._send, args=(Goodbye(rank, step, "died"), endpoint), daemon=True
-            )
-            thread.start()
-            self._threads.append(thread)
-
-    def close(self) -> None:
-        end = time.monotonic() + LAST_NOTICES
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
-
-    def _send(self, death: Goodbye, endpoint: str) -> None:
-        with suppress(OSError):
-            channel = connect(endpoint, self._key, patience=DEATH_NOTICE)
-            channel.send(pack(death), most=1)
-            channel.close()
+def notify_death(secret: Secret, death: Goodbye, endpoint: str) -> None:
+    """Notify a server that a worker has died, so that it need not wait for its silence."""
+    with suppress(OSError):
+        channel = connect(endpoint, wire_key(secret), patience=timeouts.DEATH_NOTICE)
+        channel.send(pack(death), most=1)
+        channel.close()
 
 
 @contextmanager
