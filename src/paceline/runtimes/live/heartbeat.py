@@ -76,15 +76,16 @@ class Heartbeat:
                 file.truncate(size)
                 memory = mmap.mmap(file.fileno(), size)
         self._page = _Page.from_buffer(memory)
+        self._integers, self._floats = memoryview(memory).cast("q"), memoryview(memory).cast("d")  # quicker
         self.enter("starting")
 
     def beat(self, step: int) -> None:
         """A step has ended, or a server's update; 0 says that the process is ready to begin."""
-        self._page.step, self._page.at = step, time.time()
+        self._integers[0], self._floats[1] = step, time.time()
 
     def enter(self, phase: Phase) -> None:
         """A phase begins, or the present one has made progress."""
-        self._page.phase, self._page.since = _NUMBERS[phase], time.monotonic()
+        self._integers[2], self._floats[3] = _NUMBERS[phase], time.monotonic()
 
     def show(self, run: Path) -> None:
         with suppress(ValueError):  # a path that is too long
@@ -97,7 +98,7 @@ class Heartbeat:
         return self
 
     def __exit__(self, *_: object) -> None:
-        del self._page
+        del self._page, self._integers, self._floats
 
 
 def read_progress(launch: Path, rank: int, role: Role = "worker") -> Progress:

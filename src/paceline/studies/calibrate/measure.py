@@ -27,7 +27,6 @@ from paceline.runtimes.live.wire.channel import RECORD
 from paceline.runtimes.live.wire.noise import TAG, Cipher
 
 ENOUGH = 0.04
-"""Seconds after which steps need not be run more often."""
 MOST_STEPS = 12
 CIPHER_RECORDS = 256
 """Of 256 KiB: more than a processor's caches hold, as gradients are."""

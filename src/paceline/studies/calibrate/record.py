@@ -24,7 +24,6 @@ from paceline.studies.calibrate.device import make_profile, mark_disturbed, now
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 PLAIN = DevicePeaks(flops=1e11, bandwidth=1e10)
-"""Of a device that only a record is known of; the record then tells by how much it is slower."""
 PLAIN_SPREAD = log(1.5)
 
 

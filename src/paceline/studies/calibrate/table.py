@@ -30,7 +30,6 @@ class TablePoint(NamedTuple):
 
     workers: int
     batch: int
-    """Samples of a worker and step."""
 
     def __str__(self) -> str:
         return f"{self.workers}x{self.batch}"
@@ -49,9 +48,7 @@ class EpochTable:
     model: str
     parameters: int
     samples: int
-    """Of an epoch."""
     epochs: Mapping[TablePoint, float]
-    """Seconds."""
 
     def steps(self, point: TablePoint) -> int:
         return -(-self.samples // (point.workers * point.batch))
@@ -133,13 +130,10 @@ class TableFit:
 
     collective: str
     start: TablePoint
-    """The point that it was fitted to."""
     transfer: float
     """Seconds in which one worker's gradients cross one link."""
     rate: float
-    """Bytes a second that this makes."""
     points: tuple[Forecast, ...]
-    """All others of more than one worker."""
 
     @property
     def errors(self) -> list[float]:

@@ -109,20 +109,11 @@ class HostProcesses:
         known = map(self.progress, self.all)
         return next((progress.run for progress in known if progress.run is not None), self._plan.resume)
 
-    def begun(self) -> bool:
-        """Whether every worker that is left here has finished a step, so that there is something to save."""
-        return all(self.progress(worker).at for worker in self.workers if worker.alive)
-
     def trained(self) -> bool:
         return any(self.progress(process).step for process in self.all)
 
     def workers_left(self) -> bool:
         return any(worker.alive for worker in self.workers)
-
-    def over(self) -> bool:
-        if any(process.code == 0 for process in self.all):
-            return True
-        return self._plan.servers > 0 and self._plan.nodes == 1 and not self.workers_left()
 
     def ended_well(self) -> bool:
         """Whether a run with servers has, as this host knows it, when all of its processes have ended."""

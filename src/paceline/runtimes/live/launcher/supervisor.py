@@ -80,7 +80,8 @@ class Supervisor:
             self._judge(process)
         if self.failed_at is None:
             self._listen()
-            if self._over_at is None and self.host.over():
+            alone = self.plan.servers and self.plan.nodes == 1 and not self.host.workers_left()
+            if self._over_at is None and (alone or any(process.code == 0 for process in self.host.all)):
                 self._over_at = time.monotonic()
             for hang in self.hang_watch.look(self._over_at):
                 self._end_hung(hang)
@@ -127,7 +128,8 @@ class Supervisor:
         """The first signal asks processes that have begun to stop in agreement, the second ends them."""
         while self._asked:
             signum = self._asked.pop(0)
-            at_once = self.signal or signum == signal.SIGQUIT or not self.host.begun()
+            begun = all(self.host.progress(worker).at for worker in self.host.workers if worker.alive)
+            at_once = self.signal or signum == signal.SIGQUIT or not begun  # nothing is there to save
             self.signal = self.signal or signum
             if at_once:
                 self._kill()
