@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from paceline.records.servers import MembershipChange, ServerTotals
 from paceline.records.spans import KINDS, TimeLedger, Totals
 from paceline.records.summary import Summary
-from paceline.reports.summary import ROWS, histogram, summary_text
+from paceline.reports.summary import MOST_ROWS, histogram, summary_text
 
 SUMMARY = Summary(
     name="digits",
@@ -141,7 +141,7 @@ def test_a_run_that_never_updated_claims_no_staleness():
 @given(st.dictionaries(st.integers(0, 10**6), st.integers(1, 1000), min_size=1, max_size=60))
 def test_a_histogram_has_few_rows_and_loses_nothing(counts):
     rows = histogram(counts)
-    assert len(rows) <= ROWS
+    assert len(rows) <= MOST_ROWS
     assert sum(rows.values()) == sum(counts.values())
 
 

@@ -31,9 +31,7 @@ from paceline.studies.calibrate.quiet import WINDOW, QuietMachine
 USUAL_SECONDS = 180.0
 LEAST_SECONDS, MOST_SECONDS = 2.0, 3600.0
 LAYERS_SHARE = 0.15
-"""Of the time, for single layers of torch.nn."""
 WHOLE_EVERY = 3
-"""One network of so many is measured as a whole step too."""
 FEWEST_NETWORKS = 8
 SEED = 1_000_003
 

@@ -31,14 +31,10 @@ JOBS = (
     COMMON | {"model": "mlp:hidden=48", "batch_size": "64"},
     COMMON | {"model": "mlp:hidden=640,layers=2", "batch_size": "16"},
 )
-"""A job that sends little and one that sends much, as settings of a training."""
 AT_ONCE = 8
-"""Steps in a row of which the mean counts."""
 TRIES = 3
-"""Of a training during which something else computes."""
 
 Train = Callable[[Mapping[str, str]], RunFolder]
-"""Trains with these settings, ``workers`` among them; the folder of that run."""
 
 
 def add_messages(path: Path, workers: int, train: Train, *, busy: bool = False) -> ContentionFit:

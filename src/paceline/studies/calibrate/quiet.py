@@ -12,7 +12,6 @@ PATIENCE = 60.0
 WINDOW = 0.5
 """Seconds of a measurement, at least: the system counts CPU time in hundredths of a second."""
 REMIND = 10.0
-"""Seconds between two sentences to a user who waits."""
 REMEDY = "stop them and calibrate again, or allow a busy machine, which marks the profile"
 
 T = TypeVar("T")

@@ -25,7 +25,6 @@ from paceline.studies.collectives.group import (
     BenchGroup,
     Side,
     calls_within,
-    quartiles,
     timed,
     timed_in_turn,
 )
@@ -36,9 +35,7 @@ MESSAGES = (1_000, 4_000, 1_000_000, 3_000_000, 10_000_000)
 """Bytes of the messages that the link's figures are fitted to: small ones tell the latency, large ones the bandwidth.
 Those in between depend on what buffers, and shapers with their bursts, let through at once, and would bend the line."""
 EXCHANGES = 2
-"""How many of them follow each other in a call."""
 REDUCED = 2**20
-"""Bytes that are reduced at once, as much as a large message brings."""
 EXACT = 20_000
 """Messages of a schedule up to which it is played message by message: some seconds."""
 QUICKEST = 1e-13
@@ -77,7 +74,6 @@ class ProbeResult:
     reduce_seconds: float
     """Seconds a byte to combine two tensors in memory, while all workers do."""
     shared: Mapping[str, PiecewiseAlphaBeta]
-    """All-reduces through shared memory, in place and elsewhere."""
     measured: Sequence[Mapping[str, object]]
 
 
@@ -149,7 +145,7 @@ class Prober:
         once = {size: min(timed(self._group, work, 3)) for size, work in works.items()}
         calls = {size: calls_within(self._seconds, seconds) for size, seconds in once.items()}
         found = timed_in_turn(self._group, works, calls)
-        typical = {size: quartiles(times)[0] for size, times in found.items()}
+        typical = {size: float(np.quantile(times, 0.25)) for size, times in found.items()}
         self.measured += [
             {"probe": name, "bytes": size, "seconds": seconds, "calls": calls[size]}
             for size, seconds in typical.items()

@@ -23,8 +23,8 @@ from paceline.collectives.traffic import ring_bytes, swaps, traffic_of_all
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.flat import own_memory
-from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.request import LiveOptions
 from paceline.runtimes.live.run_store import MemberStore, RunStore, check_equal
 from paceline.shm.host import host_id
 from paceline.shm.operations import OPERATIONS

@@ -24,9 +24,8 @@ from paceline.records.load import SystemSampler, usable_cores
 from paceline.records.summary import Observer, Summary
 from paceline.runtimes.config import import_paths, new_identity, write_config
 from paceline.runtimes.live.heartbeat import Heartbeat
-from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo, host_name, job_roots
-from paceline.runtimes.live.request import ProcessTask, TrainRequest
+from paceline.runtimes.live.request import LiveOptions, ProcessTask, TrainRequest
 from paceline.runtimes.live.run_store import MemberStore, check_equal
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.run import ServerRun, run_server
