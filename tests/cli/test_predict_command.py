@@ -135,7 +135,7 @@ def test_paleo_prints_its_own_table(capsys):
         ("--times there --classes 5", "times there and classes 5 both say what is trained"),
         (
             "mlp --device a100 --inside nvlink3",
-            "give per host, or leave inside out",
+            "inside nvlink3 needs per host",
         ),
         (
             "mlp --device a100 --cluster hosts=4 --network 1gbit",
@@ -166,7 +166,7 @@ def test_paleo_prints_its_own_table(capsys):
         ("mlp --device a100 --network -1Gbit/s", "more than zero"),
         ("mlp --device a100 --threads 4", "which is no CPU"),
         ("mlp --device a100 --backend gloo", "backend gloo is for workers that share a measured machine"),
-        ("mlp --device a100 --samples 60000", "give epochs"),
+        ("mlp --device a100 --samples 60000", "samples 60000 needs epochs"),
         ("--times nowhere", "nowhere"),
         ("mlp --profile nowhere.json", "nowhere.json"),
         ("mlp --device a100 --job there:build", "both say what is trained"),

@@ -1,6 +1,6 @@
 """Where the workers are, for any number of them: hosts of the catalogue, a described cluster, or measured machines."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from paceline.clusters.catalogue import NetworkSheet, find_device, find_network
@@ -23,7 +23,8 @@ OLD_INSIDE = "pcie3-x16"
 MEASURED = "measured"
 MOST_HERE = 256
 """Workers of one machine: so many were never measured, and no contention holds that far."""
-_AVERAGED = ("memory", "loopback")
+AVERAGED: Mapping[Backend, tuple[str, ...]] = {"shm": ("memory", "loopback"), "gloo": ("loopback", "memory")}
+"""The links that all-reduces inside a machine go through, or else the nearest to it that was measured."""
 
 Layout = Callable[[int, bool, float], Cluster]
 """The hosts of a number of workers, which exchange with servers or not, and compute so many seconds in between."""
@@ -63,10 +64,7 @@ class Deployment:
 
 
 def find_deployment(request: PredictRequest, profile: Profile | None) -> Deployment:
-    """By a cluster's description, by the profile's links, or by the catalogue's.
-
-    Refuses more workers on a host than the measured times hold for.
-    """
+    """By a cluster's description, by the profile's links, or by the catalogue's; hosts have room for their workers."""
     room = _find_room(request, profile)
     if room is not None and request.per_host is not None:
         room.check(request.per_host, f"{request.per_host} workers per host")
@@ -90,10 +88,7 @@ def find_deployment(request: PredictRequest, profile: Profile | None) -> Deploym
 
 
 def _find_room(request: PredictRequest, profile: Profile | None) -> HostRoom | None:
-    """How many workers a host has cores for, by the record or by the profile.
-
-    A record says it where there are both; together they were measured by workers of the profile's threads.
-    """
+    """How many workers a host has cores for, by the record, else by the profile."""
     there = None if profile is None else HostRoom.of_profile(profile)
     if request.times is None:
         return there
@@ -110,14 +105,12 @@ def _described(text: str, room: HostRoom | None) -> Deployment:
         room.check_hosts(cluster, f"cluster {text}")
     if replace(cluster.times, jitter=0.0, serve=0.0, aggregate=0.0) != StepTimes():
         raise UsageError(
-            f"cluster {text} states how long a step takes, which is what is predicted here; leave its times out, or "
-            "use 'paceline simulate'"
+            f"cluster {text} states how long a step takes; leave that out, or use 'paceline simulate'"
         )
     for group in cluster.groups:
         if settings := ", ".join(group.host.churn):
             raise UsageError(
-                f"cluster {cluster.name}: workers of host {group.name(0)!r} join or leave ({settings}), and what is "
-                "predicted is the pace of those that stay; leave that out, or use 'paceline simulate'"
+                f"workers of host {group.name(0)!r} join or leave ({settings}); leave it out or use 'paceline simulate'"
             )
     return Deployment(
         layout=first_workers(cluster),
@@ -129,10 +122,7 @@ def _described(text: str, room: HostRoom | None) -> Deployment:
 
 
 def first_workers(cluster: Cluster) -> Layout:
-    """Hosts of a described cluster in their order, the last one partly used.
-
-    Hosts that only keep servers are part of it where there are servers.
-    """
+    """Hosts of a described cluster in their order, the last one partly used; those of servers where they are used."""
 
     def layout(workers: int, served: bool, apart: float) -> Cluster:  # noqa: ARG001
         kept, left = [], workers
@@ -153,18 +143,16 @@ def _measured(request: PredictRequest, profile: Profile | None, room: HostRoom |
     for setting, value in (("inside", request.inside), ("per host", None if apart else request.per_host)):
         if value is not None:
             raise UsageError(
-                f"{setting} {value}: without a network all workers are on the machine of profile {profile.name!r}, "
-                "whose links were measured; name a network or leave it out"
+                f"{setting} {value}: without a network, all workers are on one machine; name one or leave it out"
             )
     if room is not None and request.workers is not None and not apart:
         room.check(max(request.workers), f"{max(request.workers)} workers")
     backend = request.backend or "shm"
-    names = ("network",) if apart else _averaged(backend)
+    names = ("network",) if apart else AVERAGED[backend]
     fit = _first_fit(profile, names, 2)
     if fit is None:
         raise UsageError(
-            f"network {MEASURED}: profile {profile.name!r} has no network; 'paceline calibrate links' on two hosts "
-            "measures it, or name one, such as 10gbit"
+            f"profile {profile.name!r} has no network; name one, such as 10gbit, or 'paceline calibrate links'"
         )
     here = MOST_HERE if room is None else room.workers
     return Deployment(
@@ -181,7 +169,7 @@ def one_machine(profile: Profile, backend: Backend = "shm") -> Layout:
     """Workers of the measured machine: through its memory, with servers by messages, with its contention."""
 
     def layout(workers: int, served: bool, apart: float) -> Cluster:
-        names = _averaged(backend)
+        names = AVERAGED[backend]
         link = _link(_first_fit(profile, ("messages", *names) if served else names, workers))
         contention = profile.contention_between(apart)
         host = Host(
@@ -197,7 +185,7 @@ def equal_machines(profile: Profile, per_host: int) -> Layout:
 
     def layout(workers: int, served: bool, apart: float) -> Cluster:
         link = _link(_first_fit(profile, ("wire", "network") if served else ("network",), workers))
-        inside = _link(_first_fit(profile, _AVERAGED, per_host))
+        inside = _link(_first_fit(profile, AVERAGED["shm"], per_host))
         hosts = equal_hosts(link, per_host, lambda _: inside, profile.contention_between(apart))
         return hosts(workers, served, apart)
 
@@ -218,11 +206,6 @@ def equal_hosts(
         return Cluster(groups=(*groups, *([HostGroup(host(rest), first=whole)] if rest else [])))
 
     return layout
-
-
-def _averaged(backend: Backend) -> tuple[str, ...]:
-    """The links that all-reduces inside a machine go through, or else the nearest to it that was measured."""
-    return _AVERAGED if backend == "shm" else _AVERAGED[::-1]
 
 
 def _first_fit(profile: Profile, names: tuple[str, ...], workers: int) -> LinkFit | None:
@@ -280,10 +263,7 @@ def inside_name(request: PredictRequest) -> str | None:
 def at_their_speeds(
     request: PredictRequest, deployment: Deployment, compute: ComputeTimes, batch: int
 ) -> Deployment:
-    """Make hosts of a described cluster that name devices of the catalogue as fast as their sheets say.
-
-    A stated speed multiplies; a host that names no device of the catalogue has the stated speed alone.
-    """
+    """Make hosts that name devices of the catalogue as fast as their sheets say; a stated speed multiplies."""
     cluster = deployment.described
     named = (
         [group for group in cluster.groups if group.host.device.sheet and group.workers] if cluster else []
@@ -292,8 +272,7 @@ def at_their_speeds(
         return deployment
     if request.profile or request.times:
         raise UsageError(
-            f"{named[0].name(0)} has device {named[0].host.device.name!r}, and another one was measured; leave the "
-            "names of devices out and state speeds, or predict for a device"
+            f"{named[0].name(0)} has device {named[0].host.device.name!r}, and another was measured; state a speed"
         )
     base = compute.cost(batch).step.compute
     sheets = {
