@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline.clusters.catalogue import all_devices, all_networks
-from paceline.costs.paleo import SCHEMES, Paleo, PaleoStep, as_paleo, paleo_step
+from paceline.costs.paleo import SCHEMES, Paleo, as_paleo, paleo_step
 from paceline.costs.trace.trace import Trace, trace
 from paceline.jobs.build import traceable_of
+from paceline.records.spans import StepBreakdown
 
 MOST = 1.0
 """Per cent by which a column may differ."""
@@ -38,15 +39,17 @@ def compare() -> list[dict[str, Any]]:
             compute=float(printed["ppp_comp"]),
             network=float(printed["ppp_comm"]),
         )
-        error = worst(paleo_step(model, traces[network, samples], workers), printed)
+        traced = traces[network, samples]
+        error = worst([paleo_step(model, traced, workers, scheme) for scheme in SCHEMES], printed)
         asked = {name: value for name, value in printed.items() if name not in COLUMNS}
         rows.append({**asked, "error_percent": error})
     return rows
 
 
-def worst(step: PaleoStep, printed: dict[str, str]) -> float:
-    """The largest difference of a column, in per cent."""
-    found = (step.forward, step.backward, step.apply, *(step.communication[scheme] for scheme in SCHEMES))
+def worst(steps: list[StepBreakdown], printed: dict[str, str]) -> float:
+    """The largest difference of a column, in per cent; a step for each scheme."""
+    step = steps[0]
+    found = (step.forward, step.backward, step.apply, *(one.communicate for one in steps))
     pairs = [(1e3 * one, float(printed[column])) for one, column in zip(found, COLUMNS, strict=True)]
     return max(100 * (abs(one / other - 1) if other else abs(one)) for one, other in pairs)
 

@@ -179,7 +179,7 @@ def paleo_parts(traced: Trace, device: FittedDevice) -> tuple[float, float]:
         source="measured",
         date="now",
     )
-    step = paleo_step(Paleo(device=sheet, bandwidth=1e9), traced, 1)
+    step = paleo_step(Paleo(device=sheet, bandwidth=1e9), traced)
     return step.forward + step.backward, step.apply
 
 

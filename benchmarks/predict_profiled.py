@@ -28,13 +28,13 @@ from _machine import calibrate, in_namespaces
 from _score import compare_parts, parts_table
 from _shaped import run_apart, run_here
 from paceline.clusters.catalogue import DeviceSheet
-from paceline.clusters.cluster import StepTimes
 from paceline.clusters.profile import Profile, read_profile, write_profile
 from paceline.costs.paleo import Paleo, paleo_step
 from paceline.costs.recorded import usual_pace
 from paceline.costs.trace.trace import Trace, trace
 from paceline.jobs.build import traceable_of_job
 from paceline.records.folder import RunFolder
+from paceline.records.spans import StepBreakdown
 from paceline.runtimes.config import read_run
 from paceline.studies.predict.compute import BatchTraces, ComputeTimes, NominalDevice, by_run
 from paceline.studies.predict.deployment import Deployment, Layout, one_machine
@@ -155,12 +155,12 @@ def mean_of(sources: Sequence[ComputeTimes]) -> ComputeTimes:
     steps = [one.typical for one in sources if one.typical is not None]
 
     def mean(part: str) -> float:
-        return statistics.fmean(getattr(one.times, part) or 0.0 for one in steps)
+        return statistics.fmean(getattr(one.step, part) for one in steps)
 
-    times = StepTimes(**{part: mean(part) for part in ("data", "forward", "backward", "apply")})
+    step = StepBreakdown(**{part: mean(part) for part in ("data", "forward", "backward", "apply")})
     return replace(
         sources[0],
-        typical=steps[0]._replace(times=times),
+        typical=steps[0]._replace(step=step),
         jitter=statistics.fmean(one.jitter for one in sources),
     )
 
@@ -190,9 +190,8 @@ def measure(cell: Cell, step: float, runs: Path) -> Path:
 def paleo_seconds(cell: Cell, traced: Trace, share: float) -> float:
     """Paleo's step; for a server its one-to-all, for a ring what two trees would take at least, its butterfly."""
     model = Paleo(device=ONE_CORE, bandwidth=NOMINAL[cell.where], compute=share)
-    step = paleo_step(model, traced, cell.workers)
-    exchange = step.communication["one-to-all" if cell.served else "butterfly"]
-    return step.compute + exchange / (8 if "period=8" in cell.strategy else 1)
+    step = paleo_step(model, traced, cell.workers, "one-to-all" if cell.served else "butterfly")
+    return step.compute + step.communicate / (8 if "period=8" in cell.strategy else 1)
 
 
 def best_paleo(rows: Sequence[dict[str, Any]], traces: dict[str, Trace]) -> float:

@@ -99,7 +99,7 @@ def in_turn(turn: int) -> tuple[str, ...]:
 
 def greet(secret: Secret, endpoint: str, rank: int, elements: int, shared: bool) -> Callable[[], Tensor]:
     """Make a worker known to a server; what it returns pushes a gradient of ones and pulls the parameters."""
-    memory = SharedFlat("push-pull")
+    memory = SharedFlat()
     params, grad = (
         memory.zeros(CONTROL + elements, torch.float32, torch.device("cpu"))[CONTROL:] for _ in range(2)
     )

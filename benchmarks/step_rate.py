@@ -108,9 +108,9 @@ def ours(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
 
 def apart(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
     """Both processes compute at the same time and send nothing."""
-    group = join_group(place, LiveOptions(backend="gloo"), torch.device("cpu"))
+    group = join_group(place, LiveOptions(backend="gloo"))
     group.exchange("both are about to begin")
-    group.leave()
+    group.close()
     return ours(spec, case, ProcessInfo())
 
 
@@ -119,7 +119,7 @@ def ddp(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
     job = build_job(spec)
     assert isinstance(job.train, TensorData)
     data = TensorDataset(job.train.inputs, job.train.targets)
-    group = join_group(place, LiveOptions(backend="gloo"), torch.device("cpu"))
+    group = join_group(place, LiveOptions(backend="gloo"))
     model = DistributedDataParallel(job.model())
     optimizer = job.optimizer(model.parameters())
     sampler: DistributedSampler[Any] = DistributedSampler(data, seed=1)
@@ -139,7 +139,7 @@ def ddp(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
             if len(times) == case["steps"]:
                 break
     group.exchange("a worker that leaves while another still sums would take its connection away")
-    group.leave()
+    group.close()
     KEPT.append(model)
     return rate(times)
 

@@ -1,6 +1,7 @@
 """Units at the edge: floats in SI inside, "10 Gbit/s", "50 us" and "1.5 GB" outside."""
 
 import re
+from dataclasses import dataclass
 from typing import Self
 
 from paceline.errors import ParseError, UsageError
@@ -78,6 +79,34 @@ class Size(float):
 
     def __str__(self) -> str:
         return f"{self / 2**20:g}MiB" if self % 2**20 == 0 else f"{self:.0f}"
+
+
+@dataclass(frozen=True)
+class Period:
+    """How long workers train alone: steps ("16" as text), or seconds ("0.5s") until the next step that ends."""
+
+    steps: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 0 or self.seconds < 0 or bool(self.steps) == bool(self.seconds):
+            raise UsageError(f"a period of {self} is too short: it must be at least 1 step, or more than 0 s")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        if text.lstrip("-").isdecimal():
+            return cls(steps=int(text))
+        try:
+            return cls(seconds=parse_seconds(text))
+        except ParseError:
+            raise UsageError(f"{text!r} is not a period: write steps ('16') or time ('0.5s')") from None
+
+    def is_over(self, clock: int, seconds: float) -> bool:
+        """Whether the step just finished ends a period."""
+        return clock % self.steps == 0 if self.steps else seconds >= self.seconds
+
+    def __str__(self) -> str:
+        return str(self.steps) if self.steps else f"{self.seconds:g}s"
 
 
 def show_seconds(seconds: float) -> str:

@@ -3,7 +3,7 @@
 import sys
 
 from paceline.cli.main import main
-from paceline.studies.collectives import sides
+from paceline.studies.collectives import group
 
 
 def broken(name: str, *arguments):
@@ -24,5 +24,5 @@ if __name__ == "__main__":
         from paceline.runtimes.live.launcher.plan import LaunchPlan
 
         sys.exit(launch([sys.executable, __file__, *sys.argv[2:]], LaunchPlan(workers=2)))
-    real, sides.reducer = sides.reducer, broken
+    real, group.reducer = group.reducer, broken
     sys.exit(main(sys.argv[1:]))

@@ -19,7 +19,7 @@ from paceline.runtimes.config import write_config
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.request import resumed_settings
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.worker.join import join_address
+from paceline.runtimes.live.worker.start import join_address
 from paceline.runtimes.settings import Settings
 from refusals import check_refused
 
@@ -107,8 +107,8 @@ MISTAKES = {
     "train --seed -1": "seed -1 is out of range",
     "train --seed 99999999999999999999": "out of range",
     "train extra": "'extra' is not expected",
-    "train --runs /dev/null/x": "/dev/null: it is not a folder",
-    "simulate --runs /dev/null/x": "/dev/null: it is not a folder",
+    "train --runs /dev/null/x": "/dev/null is not a folder",
+    "simulate --runs /dev/null/x": "/dev/null is not a folder",
     "trian": "unknown command 'trian'; did you mean 'train'?",
     "simulate --workers 0": "--workers 0 is too small",
     "simulate --cluster hosts=0": "hosts",
@@ -169,8 +169,8 @@ def test_under_another_launcher_servers_know_silence_and_one_process_a_host_warn
 
 
 JOINS = {
-    "ipc:///tmp/other": "names no HOST:PORT",
-    "tcp://127.0.0.1:99999": "names no HOST:PORT",
+    "ipc:///tmp/other": "no run with servers is under way there",
+    "tcp://127.0.0.1:99999": "no run with servers is under way there",
     "tcp://127.0.0.1:5570": "belongs to another user; give it as the secret file if you trust it",
 }
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from paceline.shm import futex
 from paceline.shm.host import host_id, machine_id, sharing_id
 
 
@@ -54,5 +53,5 @@ def test_whoever_shares_memory_is_on_one_host_and_under_one_user(monkeypatch: py
     assert mine.startswith(host_id())
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     assert sharing_id() != mine
-    monkeypatch.setattr(futex, "supported", lambda: False)
+    monkeypatch.setattr("paceline.shm.host.supported", lambda: False)
     assert sharing_id() == host_id()

@@ -8,7 +8,7 @@ from paceline.jobs import DATA
 from paceline.specs import build, describe, list_command, show, split
 from paceline.strategies import STRATEGIES
 from paceline.strategies.local_sgd import LocalSGD
-from paceline.strategies.periods import StepPeriod, TimePeriod
+from paceline.units import Period
 
 
 def make(text):
@@ -16,8 +16,8 @@ def make(text):
 
 
 def test_settings_reach_the_strategy():
-    assert make("local-sgd:period=4") == LocalSGD(period=StepPeriod(4))
-    assert make("local-sgd:period=0.5s") == LocalSGD(period=TimePeriod(0.5))
+    assert make("local-sgd:period=4") == LocalSGD(period=Period(steps=4))
+    assert make("local-sgd:period=0.5s") == LocalSGD(period=Period(seconds=0.5))
     assert make("all-reduce:bucket=1MiB,first-bucket=2 kB").first_bucket == 2000
 
 

@@ -20,8 +20,7 @@ from paceline.costs.fitted import (
     fit_curve,
     read_fitted,
 )
-from paceline.costs.trace.kinds import kind_of
-from paceline.costs.trace.operator import Operator, Product
+from paceline.costs.trace.operator import Operator, Product, kind_of
 from paceline.costs.trace.trace import Trace, trace
 from paceline.errors import RunFailed, UsageError
 from paceline.jobs.build import traceable_of
@@ -256,19 +255,19 @@ def narrow(curve):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda d: d.pop("curves"), "'curves' is missing"),
-        (lambda d: d.update(peak=-1.0), "more than 0"),
-        (lambda d: d.update(peak=float("nan")), "more than 0"),
-        (lambda d: d.update(spread=-0.1), "not negative"),
-        (lambda d: d.pop("doubts"), "'doubts' is missing"),
+        (lambda d: d.pop("curves"), "missing required field `curves`"),
+        (lambda d: d.update(peak=-1.0), "at `\\$.peak`"),
+        (lambda d: d.update(peak=float("nan")), "at `\\$.peak`"),
+        (lambda d: d.update(spread=-0.1), ">= 0"),
+        (lambda d: d.pop("doubts"), "doubts must be of all of its kinds"),
         (lambda d: d["doubts"].pop("product"), "doubts must be of all of its kinds"),
         (lambda d: d["overheads"].pop("apply"), "overheads"),
         (lambda d: d["curves"]["mm"]["weights"].pop(), "do not fit together"),
         (lambda d: d["curves"]["mm"].update(points=[]), "do not fit together"),
         (lambda d: d["curves"]["mm"]["weights"].__setitem__(0, float("inf")), "not finite"),
         (lambda d: d.update(limits=[1, 2]), "cannot be used"),
-        (lambda d: d.update(peak=10**400), "too large"),
-        (lambda d: d["curves"]["mm"].update(variance=10**400), "too large"),
+        (lambda d: d.update(peak=10**400), "out of range"),
+        (lambda d: d["curves"]["mm"].update(variance=10**400), "out of range"),
         (lambda d: narrow(d["curves"]["mm"]), "its curve of 'mm' has 4 dimensions and needs 5"),
         (lambda d: narrow(d["kinds"]["product"]), "its curve of 'product' has 4 dimensions and needs 5"),
     ],

@@ -11,16 +11,16 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from paceline.costs.trace.meta_layers import ordered
+from paceline.costs.trace.meta import RULES, meta_result, ordered
 from paceline.costs.trace.operator import Attention, Convolution, Operator
 from paceline.costs.trace.recorder import OperatorRecorder
-from paceline.costs.trace.results import RULES, meta_result
 from paceline.costs.trace.step import TracedStep
-from paceline.costs.trace.trace import Trace, time_operators, trace, without_values
+from paceline.costs.trace.trace import Trace, trace, without_values
 from paceline.jobs.build import traceable_of
 from paceline.jobs.job import Traceable
 from paceline.jobs.models.resnet import ResNet18
 from small_models import cnn, images, words
+from timed_operators import time_operators
 
 SUBJECTS = {
     "cnn": images(cnn),
@@ -117,7 +117,7 @@ def test_a_convolution_keeps_its_sizes_and_the_gradients_that_are_wanted() -> No
     assert isinstance(first.shape, Convolution)
     assert isinstance(last.shape, Convolution)
     assert (first.shape.data, first.shape.filter, last.shape.data) == (False, True, True)
-    assert (last.shape.height, last.shape.out_height, last.shape.dilation) == (6, 3, 2)
+    assert (last.shape.size, last.shape.out, last.shape.dilation) == ((6, 6), (3, 3), 2)
     forward = next(one for one in traced.forward if one.module == "4")
     assert last.flops == 2 * forward.flops
 
@@ -157,7 +157,7 @@ def test_twice_the_batch_takes_twice_the_operations(
 
     once, twice = (trace(images(model), count) for count in (samples, 2 * samples))
     for phase in ("forward", "backward"):
-        one, two = (flops_of(each.operators(phase), "convolution", "product") for each in (once, twice))
+        one, two = (flops_of(getattr(each, phase), "convolution", "product") for each in (once, twice))
         assert 2 * one == two
     assert once.multiply_adds == twice.multiply_adds
 

@@ -44,12 +44,9 @@ def depthwise(groups: int) -> Operator:
         batch=32,
         inputs=256,
         outputs=256,
-        height=14,
-        width=14,
-        out_height=14,
-        out_width=14,
-        kernel_height=3,
-        kernel_width=3,
+        size=(14, 14),
+        out=(14, 14),
+        kernel=(3, 3),
         groups=groups,
     )
     return operator("convolution", 2.0 * 32 * 14**2 * 256 * 256 // groups * 9, 4 * 32 * 256 * 14**2, shape)

@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.costs.trace.kinds import KINDS, kind_of
-from paceline.costs.trace.trace import time_operators, trace
+from paceline.costs.trace.operator import KINDS, kind_of
+from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
 from paceline.studies.calibrate.layers import LAYERS, SingleLayer, draw_layer, layer_subject
+from timed_operators import time_operators
 
 NO_LAYERS = {
     "Module Container Sequential ModuleDict ModuleList ParameterDict ParameterList": "holds others",

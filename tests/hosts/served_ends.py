@@ -41,7 +41,7 @@ def serve(address: str) -> None:
 
 def work(endpoint: str) -> None:
     """Push, be answered, then wait in vain."""
-    memory = SharedFlat("test")
+    memory = SharedFlat()
     params, grad = (
         memory.zeros(CONTROL + LENGTH, torch.float32, torch.device("cpu"))[CONTROL:] for _ in "12"
     )

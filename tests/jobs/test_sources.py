@@ -16,7 +16,7 @@ from paceline.runtimes.config import read_config, write_config
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.wire.messages import Welcome
-from paceline.runtimes.live.worker import join as joining
+from paceline.runtimes.live.worker import start
 from paceline.runtimes.settings import Settings
 from paceline.specs.source import fingerprints, source_files
 
@@ -125,10 +125,10 @@ def test_joining_runs_no_code_that_the_user_did_not_name(tmp_path, marker, monke
     write_code(tmp_path / "mine.py", marker)
     settings = Settings(job=JobSpec(path="mine.py:build"), epochs=1, strategy="async")
     document = json.dumps({"settings": to_document(settings), "name": "x", "run": "0" * 16, "endpoints": []})
-    monkeypatch.setattr(joining, "_request_rank", lambda *_: Welcome(2, False, document))
+    monkeypatch.setattr(start, "_request_rank", lambda *_: Welcome(2, False, document))
 
     def join(**more):
-        joining.join_run("tcp://x:1", Secret.new(), LiveOptions(), tmp_path, None, lambda: False, **more)
+        start.join_run("tcp://x:1", Secret.new(), LiveOptions(), tmp_path, None, lambda: False, **more)
 
     with pytest.raises(UsageError, match=r"this host would import and call mine.py:build, from .*/mine.py"):
         join()

@@ -192,7 +192,7 @@ def test_what_is_wrong_is_told_in_one_sentence(here: Path, text: str, look: dict
 
 def test_a_module_without_a_score_a_class_needs_a_subject(here: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"output is of shape \(2, 4, 5, 5\) .* return a .*Traceable, which says it"
+        UsageError, match=r"output is a tensor of shape \[2, 4, 5, 5\] .* return a .*Traceable, which says it"
     ):
         loss_of(traceable_of("mine:pixels", shape=(3, 5, 5)))
 

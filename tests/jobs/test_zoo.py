@@ -76,10 +76,10 @@ def layers(spec: str) -> list[tuple[str, int, int, int, int, int]]:
     for one in trace(traceable_of(spec), 1).forward:
         match one.shape:
             case Convolution() as it:
-                row = ("conv", it.kernel_height, it.kernel_width, it.out_height, it.out_width, it.outputs)
+                row = ("conv", *it.kernel, *it.out, it.outputs)
                 found.append(row)
             case Window() as it:
-                row = ("pool", it.kernel_height, it.kernel_width, it.out_height, it.out_width, it.channels)
+                row = ("pool", *it.kernel, *it.out, it.channels)
                 found.append(row)
     return found
 

@@ -165,7 +165,7 @@ class Process:
         chosen = SETTINGS[name]
         job = build_job(chosen.job)
         shards = Shards(samples=len(job.train), batch_sizes=chosen.batch_sizes, seed=chosen.seed)
-        group = join_group(self.place(), LiveOptions(backend="gloo"), torch.device("cpu"))
+        group = join_group(self.place(), LiveOptions(backend="gloo"))
         torch.manual_seed(chosen.seed)
         model = DistributedDataParallel(job.model())  # which makes buffers rank 0's before each forward
         self.models.append(model)
@@ -178,7 +178,7 @@ class Process:
         if self.rank == 0:
             write_tensors(self.out / f"{name}-ddp.safetensors", dict(model.module.state_dict()))
         group.exchange("a worker that leaves while another still sums would take its connection away")
-        group.leave()
+        group.close()
 
     def left_alone(self, name: str) -> None:
         """Rank 0 raises between two steps; rank 1 must notice in the middle of a schedule."""

@@ -4,13 +4,16 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 import torch
+from torch.distributed import DistStoreError
 
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.store_server import StoreServer
+from paceline.runtimes.live.worker.guard import lost_peer
 from paceline.runtimes.live.worker.stopping import AT_STEP, StopAtStep, StopByVote
 from paceline.strategies.base import Worker
 
@@ -36,9 +39,7 @@ class Pretender:
         self.me = Worker(rank, barrier.parties, EMPTY, EMPTY, EMPTY)
         self.barrier, self.period, self.random = barrier, period, random.Random(seed * 10 + rank)
         self.asked, self.notes = False, []
-        self.agreement = StopAtStep(
-            lambda: self.asked, self.notes.append, store=store.clone(), me=self.me, patience=20.0
-        )
+        self.agreement = StopAtStep(lambda: self.asked, self.notes.append, store.clone(), self.me)
         self.thread = threading.Thread(target=self.train, daemon=True)
 
     def train(self) -> None:
@@ -72,12 +73,15 @@ def test_all_stop_before_the_same_step_and_nobody_hangs(store, period: int, work
 def test_a_worker_does_not_wait_for_ever_for_one_that_is_gone(store) -> None:
     """If this failed, a worker that dies in this moment would leave the others held before a step."""
     me = Worker(0, 2, EMPTY, EMPTY, EMPTY)
-    with StopAtStep(lambda: True, lambda _: None, store=store.clone(), me=me, patience=1.5) as agreement:
+    own = store.clone()
+    own.set_timeout(timedelta(seconds=1.5))
+    with StopAtStep(lambda: True, lambda _: None, own, me) as agreement:
         assert agreement.reached(0) in (True, False)
         time.sleep(0.3)
         me.clock = 1
-        with pytest.raises(ConnectionError, match="remote peer"):
+        with pytest.raises(DistStoreError, match="wait timeout") as gone:
             agreement.reached(1)
+        assert lost_peer(gone.value)
 
 
 def test_votes_stop_all_at_once_and_until_then_the_user_hears_what_is_waited_for() -> None:

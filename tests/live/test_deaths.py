@@ -12,12 +12,12 @@ import torch
 from faults import PATIENCE, Faulty, printed, run_printed, start_printed
 
 from command import start_python
+from paceline.runtimes.live.failures import complete_steps
 from paceline.runtimes.live.heartbeat import read_progress
-from paceline.runtimes.live.launcher.supervisor import DeathNotices
-from paceline.runtimes.live.safe_checkpoints import complete_steps
+from paceline.runtimes.live.launcher.supervisor import notify_death
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.server_socket import ServerSocket
-from paceline.runtimes.live.wire.messages import Died
+from paceline.runtimes.live.wire.messages import Goodbye
 from ports import free_ports
 
 Start = Callable[..., Faulty]
@@ -124,12 +124,10 @@ def test_a_death_that_is_told_just_before_the_launcher_ends_is_heard() -> None:
     """If this failed, the servers would wait for the last worker of a host until its silence tells."""
     secret = Secret(b"a secret of the tests")
     with ServerSocket(secret, "127.0.0.1", torch.empty(1), 0, 1) as server:
-        notices = DeathNotices(secret)
-        notices.send(1, 7, [server.endpoint])
-        notices.close()
+        notify_death(secret, Goodbye(1, 7, "died"), server.endpoint)
         parcel = server.receive(5)
         assert parcel is not None, "the notice was dropped"
-        assert parcel.message == Died(1, 7)
+        assert parcel.message == Goodbye(1, 7, "died")
 
 
 def test_a_host_that_has_only_servers_makes_its_run_folder(tmp_path: Path) -> None:

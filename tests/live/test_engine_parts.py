@@ -164,7 +164,7 @@ def test_a_step_that_was_not_applied_is_not_kept_by_a_run_that_resumes(clock: Cl
 
 def overlap_of(model: nn.Module, mean: BucketedMean) -> tuple[Overlap, ScriptedGroup, Any]:
     flat, group = flatten_parameters(model), ScriptedGroup()
-    return Overlap(flat, mean, group, Slowdown(1.0)), group, flat
+    return Overlap(flat, group, Slowdown(1.0), mean), group, flat
 
 
 def test_buckets_go_out_in_the_order_of_the_plan_and_the_control_elements_with_the_last() -> None:

@@ -3,7 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import torch
 
 from paceline.errors import UsageError
 from paceline.runtimes.live.options import LiveOptions
@@ -28,7 +27,7 @@ def test_every_rank_names_both_ways(
         place = ProcessInfo(rank=rank, workers=2, local_rank=rank, local_workers=2, port=port)
         options = LiveOptions(backend=backends[rank], timeout=20.0)
         with pytest.raises(UsageError) as mistake:
-            join_group(place, options, torch.device("cpu"), collectives[rank])
+            join_group(place, options, collectives[rank])
         return str(mistake.value)
 
     with ThreadPoolExecutor(2) as threads:

@@ -82,7 +82,7 @@ def test_a_cause_that_ended_a_moment_after_its_consequence_is_still_told(tmp_pat
     failure("error", 0, 2.0).write(tmp_path)
     failure("lost-peer", 1, 1.0).write(tmp_path)
     posted: list[Failure] = []
-    meeting = SimpleNamespace(peers=SimpleNamespace(post=posted.append))
+    meeting = SimpleNamespace(post=posted.append)
     supervisor = Supervisor(LaunchPlan(workers=2), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
     supervisor.host.all[1].ended_at, supervisor.host.all[1].code = 1.0, 1
     with pytest.raises(RunFailed, match=r"^rank 0 on node-b failed at step 812"):

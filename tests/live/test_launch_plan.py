@@ -11,7 +11,7 @@ from paceline.cli.train import ResumeOptions, train
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live.addresses import interface_towards
 from paceline.runtimes.live.launcher.launch import environments, paceline_command
-from paceline.runtimes.live.launcher.peers import Rendezvous
+from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.secret import Secret
@@ -56,7 +56,7 @@ def test_a_port_in_use_is_refused_by_name() -> None:
         port = taken.getsockname()[1]
         plan = LaunchPlan(nodes=2, address="127.0.0.1", port=port, secret_file=FILE)
         with pytest.raises(UsageError, match=f"port {port} on 127.0.0.1 is in use; choose another port"):
-            Rendezvous(plan, SECRET, print)
+            LauncherGroup(plan, SECRET, print)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_port_in_use_is_refused_by_name() -> None:
 def test_an_address_that_cannot_be_listened_on_is_refused(address: str, words: str) -> None:
     """If this failed, every host would wait for the others in vain."""
     with pytest.raises(UsageError, match=words):
-        Rendezvous(LaunchPlan(nodes=2, address=address, port=29511, secret_file=FILE), SECRET, print)
+        LauncherGroup(LaunchPlan(nodes=2, address=address, port=29511, secret_file=FILE), SECRET, print)
 
 
 def test_a_name_that_means_loopback_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_a_name_that_means_loopback_here_is_refused(monkeypatch: pytest.MonkeyPa
     answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 29511))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
     with pytest.raises(UsageError, match=r"node-a means 127\.0\.1\.1 on this host"):
-        Rendezvous(LaunchPlan(nodes=2, address="node-a", port=29511, secret_file=FILE), SECRET, print)
+        LauncherGroup(LaunchPlan(nodes=2, address="node-a", port=29511, secret_file=FILE), SECRET, print)
 
 
 def test_workers_get_the_interface_and_one_thread_unless_the_user_says_otherwise(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def meet(wait: float, port: int, *settings: dict[str, int]) -> list[BaseExceptio
         try:
             usual = {"nodes": 2, "workers": 1, "port": port}
             plan = LaunchPlan(address="127.0.0.1", wait=wait, secret_file=FILE, **{**usual, **mine})
-            meeting = Rendezvous(plan, SECRET, lambda _: None)
+            meeting = LauncherGroup(plan, SECRET, lambda _: None)
             meeting.gather()
             meeting.leave()
         except (UsageError, RunFailed) as error:
@@ -158,7 +158,7 @@ def test_waiting_in_vain_ends_and_names_who_is_missing(port: int) -> None:
     (early,) = meet(0.3, port, {"node_rank": 1})
     assert f"node rank 0 did not answer at 127.0.0.1, port {port}, within 0.3 s" in str(early)
     (alone,) = meet(0.3, port, {"node_rank": 0})
-    assert "node rank 1 of 2 did not come to 127.0.0.1" in str(alone)
+    assert "node rank 1 of 2 did not answer at 127.0.0.1" in str(alone)
 
 
 def test_a_worker_imports_nothing_from_the_folder_that_it_runs_in(tmp_path: Path) -> None:

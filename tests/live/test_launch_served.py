@@ -12,16 +12,15 @@ from types import SimpleNamespace
 import pytest
 
 from paceline.errors import RunFailed, UsageError
-from paceline.runtimes.live.failures import Failure, Kind
+from paceline.runtimes.live.failures import CompleteSteps, Failure, Kind
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.launch_folder import write_servers
 from paceline.runtimes.live.launcher.exit_reporter import ExitReporter
 from paceline.runtimes.live.launcher.launch import launch
-from paceline.runtimes.live.launcher.peers import LauncherPeers
+from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.supervisor import Supervisor
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.safe_checkpoints import CompleteSteps
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import PATIENCE
 from paceline.runtimes.live.worker.guard import patience_of
@@ -134,7 +133,6 @@ class Fake:
     unanswered: frozenset[int] = frozenset()
 
     def __init__(self, silent: int | None = None) -> None:
-        self.peers = self
         self.silent, self.posted_here, self.forgotten = silent, [], []
         self.known: Failure | None = None
         self.told_steps: list[CompleteSteps] = []
@@ -224,8 +222,8 @@ def test_a_stop_that_nobody_asked_for_names_the_launcher_that_has_gone(tmp_path:
 
 def test_a_launcher_that_still_beats_has_not_gone() -> None:
     """If this failed, one that is slow to verify large checkpoints would be accused of the run's end."""
-    peers = LauncherPeers.__new__(LauncherPeers)
-    peers._node_rank, peers._nodes = 0, 3
+    peers = LauncherGroup.__new__(LauncherGroup)
+    peers._plan = LaunchPlan(nodes=3, address="127.0.0.1", secret_file=Path("secret"))
     peers._store = SimpleNamespace(set=lambda *_: None, peek=lambda _: None)  # type: ignore[assignment]
     peers._heard = {1: time.monotonic(), 2: time.monotonic() - 60}
     assert peers.exchange_steps(CompleteSteps(), None, patience=0.1) == []

@@ -17,7 +17,7 @@ from faults import Faulty, run_printed
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.launch_folder import LaunchFolder, sweep
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.server.start import invitation
+from paceline.runtimes.live.server.run import invitation
 
 Start = Callable[..., Faulty]
 SSP = ("--strategy", "ssp:staleness=3")

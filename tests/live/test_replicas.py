@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from paceline.errors import RunFailed
-from paceline.runtimes.live.worker.drift import (
+from paceline.runtimes.live.worker.recorder import (
     DriftCheck,
     exact_hash,
     find_drift,

@@ -22,10 +22,10 @@ from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, St
 
 from command import run_python
 from paceline.errors import RunFailed, UsageError
-from paceline.runtimes.live import store_server
+from paceline.runtimes.live import store_server, timeouts
 from paceline.runtimes.live.failures import Failure, read_failure
 from paceline.runtimes.live.launcher import peers
-from paceline.runtimes.live.launcher.peers import Rendezvous
+from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import RunStore, port_number
@@ -355,23 +355,30 @@ def test_an_agreed_secret_is_removed_when_all_have_it_or_one_fails() -> None:
 
 
 def test_launchers_go_on_showing_that_they_are_there_after_the_store_was_full(
-    store: RunStore, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """If this failed, a store that is full for a moment would make this host count as lost."""
-    monkeypatch.setattr(peers, "BEAT", 0.05)
-    store.set(peers.alive_key(0), "")
-    store.set(peers.alive_key(1), "")
+    monkeypatch.setattr(timeouts, "BEAT", 0.05)
+    plan = LaunchPlan(nodes=2, address="127.0.0.1", port=free_ports(1)[0], secret_file=Path("secret"))
+    groups = [peers.LauncherGroup(replace(plan, node_rank=rank), SECRET, lambda _: None) for rank in (0, 1)]
+    threads = [threading.Thread(target=group.gather) for group in groups]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    store = groups[0]._store
     monkeypatch.setattr(store_server, "MOST_BYTES", 0)
-    board = peers.LauncherPeers(store, 0, 2, 20.0)
+    time.sleep(0.2)
+    before = store.get(peers.alive_key(1))
     time.sleep(0.3)
-    assert store.get(peers.alive_key(0)) == b"", "there was no room"
+    assert store.get(peers.alive_key(1)) == before, "there was no room"
     monkeypatch.setattr(store_server, "MOST_BYTES", 3000)
     deadline = time.monotonic() + 10
-    while not store.get(peers.alive_key(0)):
+    while store.get(peers.alive_key(1)) == before:
         assert time.monotonic() < deadline, "the beats have ended"
         time.sleep(0.02)
-    store.set(peers.alive_key(1), "left")
-    board.leave()
+    for group in reversed(groups):
+        group.leave()
 
 
 def test_whoever_has_no_secret_cannot_take_a_seat() -> None:
@@ -389,7 +396,7 @@ def test_whoever_has_no_secret_cannot_take_a_seat() -> None:
                 wait=20.0,
                 secret_file=Path("secret"),
             )
-            meeting = Rendezvous(plan, secret, said.append)
+            meeting = LauncherGroup(plan, secret, said.append)
             meeting.gather()
             meeting.leave()
             ends[name] = "met"

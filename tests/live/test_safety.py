@@ -7,7 +7,7 @@ import pytest
 from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.folder import RunLock
 from paceline.runtimes.config import read_config
-from paceline.runtimes.live.safe_checkpoints import CompleteSteps, complete_steps, newest_safe, safe
+from paceline.runtimes.live.failures import CompleteSteps, complete_steps, newest_safe, safe
 from run_folders import checkpoints_of, saved_run
 
 NOTHING = ["Safe: no checkpoint yet; start again with the same command."]

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from paceline.runtimes.live.heartbeat import Heartbeat, Phase, Progress, frames_of, users_frame
+from paceline.runtimes.live import heartbeat, timeouts
+from paceline.runtimes.live.heartbeat import Heartbeat, Phase, Progress, SilenceWatch, frames_of, users_frame
 from paceline.runtimes.live.launcher import hangs, peers
 from paceline.runtimes.live.launcher.hangs import Hang, HangWatch, Stall, StallDetector
+from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.processes import Activity, Process
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.timeouts import AFTER_END, HANG
@@ -145,7 +147,7 @@ def test_once_the_run_is_over_a_stopped_process_has_ten_seconds_and_one_that_wor
     tmp_path: Path,
 ) -> None:
     """If this failed, a stopped worker would hold a finished run for ever, or a long trace would be cut off."""
-    watch = HangWatch([], tmp_path, say=lambda _: None)
+    watch = HangWatch([], tmp_path, LaunchPlan(), lambda _: None)
     worker, server = Process("worker", 1), Process("server", 0)
 
     def ends(process: Process, stopped: bool, over_at: float | None) -> float:
@@ -166,8 +168,8 @@ def test_only_the_first_to_stand_still_is_accused(tmp_path: Path, monkeypatch: p
     for process in processes:
         process.pid = 1
     monkeypatch.setattr(hangs, "activity", lambda pid: RUNNING)
-    monkeypatch.setattr(hangs, "HANG_LOOK", 0.0)
-    watch = HangWatch(processes, tmp_path, 0.0, say=told.append)
+    monkeypatch.setattr(timeouts, "HANG_LOOK", 0.0)
+    watch = HangWatch(processes, tmp_path, LaunchPlan(hang=0.0), told.append)
     with Heartbeat(places[0]) as one, Heartbeat(places[1]) as other:
         for heartbeat in (one, other):
             heartbeat.beat(3)
@@ -192,7 +194,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["Watche
         heartbeat.beat(3)
         heartbeat.enter("forward")
         made = Watched(heartbeat.progress().since)
-        made.watch = HangWatch([process], tmp_path, say=made.told.append)
+        made.watch = HangWatch([process], tmp_path, LaunchPlan(), made.told.append)
         monkeypatch.setattr(hangs.time, "monotonic", lambda: made.now)
         yield made
 
@@ -241,9 +243,9 @@ def test_time_in_which_the_launcher_was_frozen_too_does_not_count(watched: Watch
 def test_a_launcher_that_was_frozen_hears_the_other_hosts_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """If this failed, the first look after a container was frozen would give up every other host."""
     clock = [100.0]
-    monkeypatch.setattr(peers.time, "monotonic", lambda: clock[0])
-    board = object.__new__(peers.LauncherPeers)
-    board._silence, board._looked, board._heard = 20.0, 100.0, {0: 100.0, 2: float("inf")}
+    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: clock[0])
+    board = object.__new__(peers.LauncherGroup)
+    board._watch, board._heard = SilenceWatch(20.0), {0: 100.0, 2: float("inf")}
     clock[0] = 400.0
     assert board.lost_node() is None
     for clock[0] in (409.0, 418.0):

@@ -86,8 +86,8 @@ def test_what_is_said_of_a_message_is_what_happened(name, workers):
             part = slice(story.bounds[found[0]], story.bounds[found[-1] + 1])
             came = [step.before.values[int(source)][part] for source in re.findall(r"\d+", origin)]
             had = step.before.values[target][part]
-            (reduces,) = {m.reduces for m in step.messages if (m.target, m.start) == (target, found[0])}
-            made = tuple(map(sum, zip(had, *came, strict=True))) if reduces else came[-1]
+            (how,) = {m.on_receive for m in step.messages if (m.target, m.start) == (target, found[0])}
+            made = tuple(map(sum, zip(had, *came, strict=True))) if how == "reduce" else came[-1]
             assert step.after.values[target][part] == made
             assert arithmetic is None if len(made) > 4 else arithmetic.endswith((number(made[-1]), ")"))
 

@@ -26,7 +26,7 @@ def a_server(length: int = LENGTH, rank: int = 0, servers: int = 1) -> ServerSoc
 
 def flat_memory(length: int = LENGTH) -> tuple[SharedFlat, Tensor, Tensor]:
     """The memory of a worker, its parameters and its gradients."""
-    memory = SharedFlat("test")
+    memory = SharedFlat()
     params, grad = (memory.zeros(CONTROL + length, torch.float32, torch.device("cpu")) for _ in range(2))
     return memory, params[CONTROL:], grad[CONTROL:]
 

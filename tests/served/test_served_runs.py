@@ -21,7 +21,7 @@ from paceline.records.files import from_document
 from paceline.records.folder import RunFolder
 from paceline.records.servers import ServerTotals
 from paceline.records.tensors import read_tensors
-from paceline.runtimes.live.safe_checkpoints import complete_steps, newest_safe
+from paceline.runtimes.live.failures import complete_steps, newest_safe
 
 PATIENCE = 60.0
 

@@ -10,8 +10,7 @@ import torch
 from served_transport import flat_memory
 
 from paceline.runtimes.flat import CONTROL
-from paceline.runtimes.live.wire.encoding import MessageRefused
-from paceline.runtimes.live.wire.messages import Hello
+from paceline.runtimes.live.wire.messages import Hello, MessageRefused
 from paceline.runtimes.live.wire.shared_flat import SharedFlat, attach
 from paceline.shm import segment
 from paceline.strategies.base import server_slices
@@ -30,10 +29,10 @@ def test_both_ends_see_the_same_memory() -> None:
     memory.seal()
     assert mapped is not None
     grad.copy_(torch.arange(1000.0))
-    offset = memory.find(grad)
+    offset = memory.mapped.find(grad)
     assert offset is not None
     assert torch.equal(mapped.view(offset, 1000, torch.float32), grad)
-    assert mapped.deposit(torch.arange(1000.0) * 2) == memory.find(params)
+    assert mapped.deposit(torch.arange(1000.0) * 2) == memory.mapped.find(params)
     assert torch.equal(params, torch.arange(1000.0) * 2)
     assert grad.eq(torch.arange(1000.0)).all(), "the parameters ran over into the gradients"
 
@@ -56,11 +55,11 @@ def test_every_server_writes_its_own_part(length: int, servers: int) -> None:
 def test_only_what_lies_in_the_memory_is_found() -> None:
     memory, params, grad = flat_memory(100)
     memory.seal()
-    start = memory.find(params)
+    start = memory.mapped.find(params)
     assert start is not None
-    assert memory.find(params[10:]) == start + 40
-    assert memory.find(grad[::2]) is None
-    assert memory.find(torch.zeros(100)) is None
+    assert memory.mapped.find(params[10:]) == start + 40
+    assert memory.mapped.find(grad[::2]) is None
+    assert memory.mapped.find(torch.zeros(100)) is None
 
 
 @pytest.mark.parametrize("offset", [-4, 2, 8192 - 396, 2**40])
@@ -143,7 +142,7 @@ def test_without_room_it_is_the_workers_own_memory(monkeypatch: pytest.MonkeyPat
 
 
 def test_parameters_elsewhere_than_in_the_cpus_memory_are_not_shared() -> None:
-    memory = SharedFlat("test")
+    memory = SharedFlat()
     assert memory.zeros(20, torch.float32, torch.device("meta")).is_meta
     assert memory.hello(0) == Hello(0)
     assert memory.why == "the parameters lie on meta"

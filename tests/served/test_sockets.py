@@ -180,7 +180,7 @@ def test_a_killed_server_is_lost_in_seconds() -> None:
     try:
         assert process.stdout is not None
         endpoint = process.stdout.readline().strip()
-        with ServerClient(SECRET, [endpoint], SharedFlat("test")) as worker:
+        with ServerClient(SECRET, [endpoint], SharedFlat()) as worker:
             worker.send(0, Hello(0))
             assert process.stdout.readline() == "heard\n"
             process.kill()
@@ -203,7 +203,7 @@ def test_a_wrong_secret_is_the_users_mistake() -> None:
         with pytest.raises(
             UsageError, match="does not accept this worker's secret; give the same secret file"
         ):
-            ServerClient(Secret.new(), [server.endpoint], SharedFlat("test"))
+            ServerClient(Secret.new(), [server.endpoint], SharedFlat())
         until = time.monotonic() + 5
         while not server.refused["wrong key"] and time.monotonic() < until:
             time.sleep(0.01)
@@ -215,7 +215,7 @@ def test_a_server_listens_on_other_addresses_too() -> None:
 
     with ServerSocket(SECRET, "::1", torch.empty(1), 0, 1) as server:
         assert server.endpoint.startswith("tcp://[::1]:")
-        with ServerClient(SECRET, [server.endpoint], SharedFlat("test")) as worker:
+        with ServerClient(SECRET, [server.endpoint], SharedFlat()) as worker:
             worker.send(0, RequestRank())
             parcel = server.receive(5)
             assert parcel is not None

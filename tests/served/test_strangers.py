@@ -18,7 +18,6 @@ from paceline.runtimes.live.secret import wire_key
 from paceline.runtimes.live.server.server_socket import ServerSocket
 from paceline.runtimes.live.wire import listener
 from paceline.runtimes.live.wire.channel import (
-    NOTHING,
     OTHER_VERSION,
     PROLOGUE,
     RECORD,
@@ -26,13 +25,13 @@ from paceline.runtimes.live.wire.channel import (
     Channel,
     Packet,
     connect,
-    drop_all,
 )
 from paceline.runtimes.live.wire.encoding import pack
 from paceline.runtimes.live.wire.listener import MOST_UNPROVEN
 from paceline.runtimes.live.wire.messages import Hello
 from paceline.runtimes.live.wire.noise import MESSAGE, Handshake
-from paceline.runtimes.live.worker.server_comm import ServerConnection
+from paceline.runtimes.live.wire.shared_flat import SharedFlat
+from paceline.runtimes.live.worker.server_comm import ServerClient
 from paceline.strategies.messages import Join, Model, Push
 
 
@@ -129,9 +128,9 @@ def test_a_worker_of_another_version_hears_so() -> None:
         thread.start()
         endpoint = f"tcp://127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(
-            UsageError, match=r"server 3 at .* runs another version of paceline; install the same"
+            UsageError, match=r"server 0 at .* runs another version of paceline; install the same"
         ):
-            ServerConnection(3, endpoint, bytes(32), drop_all, NOTHING)
+            ServerClient(SECRET, [endpoint], SharedFlat())
         thread.join()
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.wire import encoding
-from paceline.runtimes.live.wire.encoding import Accepted, MessageRefused, pack
+from paceline.runtimes.live.wire.encoding import Accepted, pack
 from paceline.runtimes.live.wire.messages import (
     KINDS,
     TO_SERVER,
@@ -21,13 +21,14 @@ from paceline.runtimes.live.wire.messages import (
     Contribution,
     Goodbye,
     Hello,
+    MessageRefused,
     Refusal,
     Welcome,
 )
 from paceline.strategies.effects import Peer
 from paceline.strategies.messages import Leave, Model, Push
 
-ALL = Accepted(kinds=frozenset(KINDS), length=7, dtype=torch.float32, limit=10_000)
+ALL = Accepted(kinds=frozenset(KINDS), shard=torch.zeros(7), limit=10_000)
 REASONS = {
     "malformed",
     "out of range",
@@ -69,10 +70,10 @@ def messages() -> st.SearchStrategy[Any]:
     return st.sampled_from(KINDS).flatmap(of)
 
 
-def unpack(packet: Any, accepted: Accepted = ALL, allocate: Any = encoding.new_memory) -> Envelope:
+def unpack(packet: Any, accepted: Accepted = ALL) -> Envelope:
     """The message in a header and a body, as an end of a connection reads it."""
     header, body = packet
-    envelope, tensor = encoding.unpack(header, len(body), accepted, SENDER, allocate=allocate)
+    envelope, tensor = encoding.unpack(header, len(body), accepted, SENDER)
     if body:
         encoding.bytes_of(tensor)[:] = body
     return envelope
@@ -134,7 +135,7 @@ def test_random_bytes_are_refused(header: bytes, body: bytes, marked: bool) -> N
 
 
 SENDER = Peer("worker", -1)
-NOTHING = Accepted(kinds=frozenset(), length=7, dtype=torch.float32, limit=10_000)
+NOTHING = Accepted(kinds=frozenset(), shard=torch.zeros(7), limit=10_000)
 
 
 def push(length: int, dtype: torch.dtype = torch.float32) -> Push:
@@ -172,7 +173,7 @@ def tensor_header(place: Any) -> tuple[bytes, bytes]:
         (pack(Model(torch.zeros(7), 1, 2, 3, float("inf"))), "out of range"),
         (pack(Hello(-1)), "out of range"),
         (pack(Contribution("sum", 0, torch.zeros(2_501))), "too large"),
-        ((header(Goodbye(0, "x")) + bytes(2**18), b""), "too large"),
+        ((header(Goodbye(0, 0, "left")) + bytes(2**18), b""), "too large"),
         ((header(Refusal("x"))[:-1] + b"\xff", b""), "malformed"),
         ((header(Refusal("x")) + b"\0", b""), "malformed"),
         ((header(Welcome(0, True, "")).replace(b"\xc3", b"\x02"), b""), "malformed"),
@@ -217,6 +218,6 @@ def test_a_tensor_is_sent_from_where_it_lies() -> None:
 def test_a_tensor_is_received_where_it_is_wanted() -> None:
     landing = torch.zeros(7)
     model = Model(torch.arange(7.0), 1, 2, 3, 0.5)
-    envelope = unpack(pack(model), allocate=lambda *_: landing)
+    envelope = unpack(pack(model), Accepted(kinds=TO_WORKER, shard=landing, in_place=True))
     assert envelope.message.params is landing
     assert torch.equal(landing, model.params)

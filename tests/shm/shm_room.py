@@ -89,9 +89,9 @@ def live(rank: int, port: int) -> dict[str, Any]:
     """What a worker of a run shows of it."""
     notes: list[str] = []
     place = ProcessInfo(rank=rank, workers=2, local_rank=rank, local_workers=2, port=port)
-    group = join_group(place, LiveOptions(timeout=20.0), torch.device("cpu"), note=notes.append)
+    group = join_group(place, LiveOptions(timeout=20.0), note=notes.append)
     group.zeros(LENGTH, torch.float32, torch.device("cpu"))
-    group.leave()
+    group.close()
     return {"transport": group.transport, "notes": notes}
 
 

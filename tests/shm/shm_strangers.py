@@ -112,10 +112,10 @@ def rank_of(rank: int, port: int, scene: str, forged: str) -> dict[str, Any]:
     store = dist.PrefixStore(scene, dist.TCPStore("127.0.0.1", port))
     real = GroupStore.write
 
-    def tell(group_store: GroupStore, key: Any, about: int, value: Any) -> None:
-        if f"{key.name}/{about}" == forged:
+    def tell(group_store: GroupStore, name: str, value: Any) -> None:
+        if f"{name}/{rank}" == forged:
             until_read(store, {"loss", "mapped/1"} - {forged})
-        real(group_store, key, about, value)
+        real(group_store, name, value)
 
     GroupStore.write = tell
     time.sleep(0.5 if (forged, rank) == ("loss", 1) else 0.0)  # whoever waits for it looks for a loss

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.shm import futex, process_group
+from paceline.shm import barrier, process_group
+from paceline.shm.call import Call
 from paceline.shm.joining import alone
 from paceline.shm.process_group import SharedMemoryGroup
 from paceline.shm.work_queue import WorkQueue
@@ -47,15 +48,15 @@ def test_a_system_without_futexes_can_import_and_be_alone(monkeypatch: pytest.Mo
     monkeypatch.setattr(ctypes, "CDLL", missing)
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     monkeypatch.delattr("os.sched_getaffinity")
-    spec = importlib.util.spec_from_file_location("futex_elsewhere", futex.__file__)
+    spec = importlib.util.spec_from_file_location("barrier_elsewhere", barrier.__file__)
     assert spec is not None
     elsewhere = importlib.util.module_from_spec(spec)
     assert spec.loader is not None
     spec.loader.exec_module(elsewhere)
     assert not elsewhere.supported()
-    monkeypatch.setattr("paceline.shm.barrier.futex", elsewhere)
+    monkeypatch.setattr(barrier, "wake", elsewhere.wake)
     team = alone(0, 5.0)
-    team.barrier()
+    team.agree(Call("barrier"))
     tensor = torch.ones(3)
     team.broadcast(tensor, 0)
     assert tensor.eq(1).all()

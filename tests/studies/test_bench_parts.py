@@ -15,6 +15,7 @@ from paceline.errors import UsageError
 from paceline.reports.bench import BenchReport, conclusion, row, winners
 from paceline.runtimes.live.run_store import check_equal
 from paceline.shm.operations import OPERATIONS
+from paceline.studies.collectives.group import PERIOD, Pattern, Side, left_out
 from paceline.studies.collectives.probe import AlphaBeta, PiecewiseAlphaBeta, ProbeResult, fit_line, predict
 from paceline.studies.collectives.request import (
     DTYPES,
@@ -29,7 +30,6 @@ from paceline.studies.collectives.request import (
     parse_sizes,
 )
 from paceline.studies.collectives.run import measure_size
-from paceline.studies.collectives.sides import PERIOD, Pattern, Side, left_out
 
 SAMPLES = (3_000, 30_000, 300_000, 3_000_000)
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from paceline.clusters.cluster import StepTimes
 from paceline.clusters.profile import LinkFit, Profile
-from paceline.costs.recorded import Typical
+from paceline.costs.recorded import RecordedStep
 from paceline.costs.trace.trace import trace
 from paceline.jobs.build import traceable_of
+from paceline.records.spans import StepBreakdown
 from paceline.studies.predict.compute import BatchTraces, ComputeTimes, NominalDevice
 from paceline.studies.predict.deployment import Deployment, one_machine
 from paceline.studies.predict.memory import MemorySize
@@ -36,7 +36,7 @@ def step(strategy: str, jitter: float, stated: float = 0.0) -> float:
     compute = ComputeTimes(
         level="profiled",
         words="",
-        typical=Typical(StepTimes(forward=1e-3, backward=2e-3), SAMPLES),
+        typical=RecordedStep(StepBreakdown(forward=1e-3, backward=2e-3), SAMPLES),
         device=NominalDevice(),
         traces=BatchTraces(lambda samples: trace(subject, samples)),
         jitter=jitter,

@@ -84,7 +84,7 @@ ONE = "[[measured]]\nworkers = 1\nbatch = [10]\nepoch = ['10 s']\n"
             ONE + "[[measured]]\nworkers = 2\nbatch = [10]\nepoch = ['4 s']",
             ["no longer than 1/2", "nothing to fit"],
         ),
-        (ONE + "[[measured]]\nworkers = 2\nbatch = [10]\nepoch = ['0 s']", ["epoch", "more than 0 s"]),
+        (ONE + "[[measured]]\nworkers = 2\nbatch = [10]\nepoch = ['0 s']", ["epoch", "each more than 0 s"]),
         (ONE + "[[measured]]\nworkers = 2\nbatch = [10]\nepoch = [5]", ["epoch", "unit"]),
         (ONE + "[[measured]]\nworkers = 2\nbatch = [10, 20]\nepoch = ['5 s']", ["as many as batches, 2"]),
         (ONE + ONE, ["1x10 is measured twice"]),

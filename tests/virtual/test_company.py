@@ -11,6 +11,7 @@ from virtual_helpers import StepTimes, make_cluster, make_job, time_only, with_g
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.errors import RunFailed, UsageError
 from paceline.records.servers import Entry, Received, Updated
+from paceline.records.spans import StepBreakdown
 from paceline.runtimes.settings import Every
 
 SPECS = ("ps", "ps:backup=1", "ssp:staleness=2", "async", "async:every=3")
@@ -23,7 +24,7 @@ def cores(*starts: float, steps: int | None = None) -> Cluster:
         Host(name=f"core-{rank}", link=INSTANT, inside=INSTANT, start=start, steps=steps)
         for rank, start in enumerate(starts)
     ]
-    return Cluster.of(hosts, times=StepTimes(forward=0.05, backward=0.15))
+    return Cluster.of(hosts, times=StepTimes(step=StepBreakdown(forward=0.05, backward=0.15)))
 
 
 def updates(log: list[Entry]) -> list[Updated]:
@@ -114,7 +115,8 @@ def company(draw: random.Random) -> Cluster:
             host = replace(host, start=start, dies=dies, steps=draw.choice([None, None, draw.randint(1, 8)]))
         hosts.append(host)
     return Cluster.of(
-        tuple(hosts), times=StepTimes(forward=1.0, backward=2.0, apply=0.1, serve=0.01, jitter=0.7)
+        tuple(hosts),
+        times=StepTimes(step=StepBreakdown(forward=1.0, backward=2.0, apply=0.1), serve=0.01, jitter=0.7),
     )
 
 

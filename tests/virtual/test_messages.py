@@ -11,6 +11,7 @@ from virtual_helpers import StepTimes, make_cluster, make_job, settings_of, time
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.costs.stated import stated_costs
 from paceline.errors import RunFailed, UsageError
+from paceline.records.spans import StepBreakdown
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
 from paceline.strategies.base import Server, Strategy, SyncPoint, Worker, server_slices
@@ -98,7 +99,7 @@ class Synchronous(Served):
 
 SHAPE = JobShape(name="big", parameters=(2500,), train_samples=800, test_samples=1)
 MESSAGE = 10_000 + HEADER
-TIMES = StepTimes(forward=1.0, backward=1.0)
+TIMES = StepTimes(step=StepBreakdown(forward=1.0, backward=1.0))
 
 
 def with_server(workers: int, servers: int = 1, **changes) -> Cluster:

@@ -19,9 +19,9 @@ def recorded(tmp_path) -> RunFolder:
 
 
 def test_the_fastest_workers_whole_batches_are_typical(recorded):
-    times, samples = typical_step(recorded)
+    step, samples, checkpoint = typical_step(recorded)
     assert samples == 16
-    parts = (times.data, times.forward, times.backward, times.apply, times.checkpoint)
+    parts = (step.data, step.forward, step.backward, step.apply, checkpoint)
     assert parts == pytest.approx((0.001, 0.010, 0.020, 0.002, 0.005), abs=1e-8)
 
 

@@ -17,6 +17,7 @@ from paceline.errors import RunFailed, UsageError
 from paceline.jobs.sharding import Shards
 from paceline.records.folder import RunFolder
 from paceline.records.servers import Received, Updated
+from paceline.records.spans import StepBreakdown
 from paceline.records.tensors import read_tensors, write_tensors
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.settings import Every, Settings, Triggers
@@ -24,7 +25,7 @@ from paceline.runtimes.virtual.replay import Recording, read_recording, replay
 from paceline.strategies import build_strategy
 
 SPECS = ("async", "ssp:staleness=1", "ps:backup=1", "async:every=2.5,damped=true")
-JITTER = StepTimes(forward=1.0, backward=2.0, apply=0.1, serve=0.05, jitter=0.8)
+JITTER = StepTimes(step=StepBreakdown(forward=1.0, backward=2.0, apply=0.1), serve=0.05, jitter=0.8)
 
 
 def uneven() -> Cluster:

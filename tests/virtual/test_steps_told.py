@@ -4,9 +4,10 @@ import pytest
 from virtual_helpers import make_cluster, time_only
 
 from paceline.clusters.cluster import StepTimes
+from paceline.records.spans import StepBreakdown
 from paceline.reports.summary import summary_text
 
-TIMES = StepTimes(forward=0.1, backward=0.1)
+TIMES = StepTimes(step=StepBreakdown(forward=0.1, backward=0.1))
 
 
 def test_a_step_of_ps_has_neither_the_join_nor_the_last_pull() -> None:

@@ -12,7 +12,7 @@ from paceline.clusters.cluster import StepTimes
 from paceline.costs.stated import stated_costs
 from paceline.errors import UsageError
 from paceline.records.files import encode_line
-from paceline.records.spans import TimeLedger
+from paceline.records.spans import StepBreakdown, TimeLedger
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
@@ -99,7 +99,7 @@ def test_the_end_of_an_epoch_takes_its_part() -> None:
 def test_a_step_without_samples_is_a_step_and_no_meeting() -> None:
     # 65 samples in batches of 2 x 16: the third step of an epoch has one sample, and rank 0 none of it.
     shape = JobShape(name="leftover", parameters=(10,), train_samples=65, test_samples=1)
-    times = StepTimes(forward=1.0, backward=2.0, checkpoint=0.5)
+    times = StepTimes(step=StepBreakdown(forward=1.0, backward=2.0), checkpoint=0.5)
     summary, kept = time_only(
         make_cluster(2, times=times), shape, batch_sizes=(16, 16), epochs=2, checkpoint=Every(3, "steps")
     )
@@ -122,7 +122,9 @@ def test_uneven_batches_are_each_timed_for_their_own_size() -> None:
 @pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd:period=3", "local-sgd:period=7s"])
 def test_spans_follow_each_other_and_add_up(strategy: str) -> None:
     cluster = make_cluster(
-        4, per_host=2, times=StepTimes(data=0.1, forward=1.0, backward=2.0, apply=0.3, jitter=0.2)
+        4,
+        per_host=2,
+        times=StepTimes(step=StepBreakdown(data=0.1, forward=1.0, backward=2.0, apply=0.3), jitter=0.2),
     )
     summary, kept = time_only(
         cluster, iterations=20, slow={3: 1.5}, checkpoint=Every(7, "steps"), strategy_name=strategy
@@ -157,7 +159,7 @@ def test_without_gradients_there_is_no_model_to_keep() -> None:
 
 
 def test_a_checkpoint_takes_its_time_in_a_record_of_its_own() -> None:
-    times = StepTimes(forward=1.0, backward=1.0, checkpoint=0.5)
+    times = StepTimes(step=StepBreakdown(forward=1.0, backward=1.0), checkpoint=0.5)
     summary, kept = time_only(make_cluster(2, times=times), iterations=4, checkpoint=Every(2, "steps"))
     meetings = [record for record in kept.records[1] if not record.is_step][1:]
     assert [(record.step, record.spans[0].kind) for record in meetings] == [
@@ -183,7 +185,7 @@ def test_local_sgd_by_seconds_lets_fast_workers_take_more_steps_and_all_stop_tog
 
 
 def test_same_seed_same_record_byte_for_byte_and_another_seed_another() -> None:
-    cluster = make_cluster(4, times=StepTimes(forward=1.0, backward=2.0, jitter=0.3))
+    cluster = make_cluster(4, times=StepTimes(step=StepBreakdown(forward=1.0, backward=2.0), jitter=0.3))
 
     def lines(seed: int) -> bytes:
         _, kept = time_only(cluster, seed=seed, strategy_name="local-sgd:period=2")
@@ -193,7 +195,11 @@ def test_same_seed_same_record_byte_for_byte_and_another_seed_another() -> None:
 
 
 def test_jitter_varies_steps_by_about_its_size_and_leaves_the_median() -> None:
-    costs = stated_costs(make_cluster(2, times=StepTimes(forward=1.0, backward=1.0, jitter=0.1)), (8, 8), {})
+    costs = stated_costs(
+        make_cluster(2, times=StepTimes(step=StepBreakdown(forward=1.0, backward=1.0), jitter=0.1)),
+        (8, 8),
+        {},
+    )
     drawn = torch.tensor([costs.gradient(rank, 8, step).forward for rank in range(2) for step in range(2000)])
     assert drawn.log().std().item() == pytest.approx(0.1, rel=0.1)
     assert drawn.median().item() == pytest.approx(1.0, abs=0.01)
@@ -232,8 +238,8 @@ def test_what_cannot_be_simulated_is_refused() -> None:
         time_only(make_cluster(2), evaluate=Every(1))
     with pytest.raises(UsageError, match="2 workers contradict the cluster, which has 3"):
         time_only(make_cluster(3), batch_sizes=(8, 8))
-    with pytest.raises(UsageError, match="does not say how long backward takes"):
-        time_only(make_cluster(2, times=StepTimes(forward=1.0)))
+    with pytest.raises(UsageError, match="does not say how long a step takes"):
+        time_only(make_cluster(2, times=StepTimes()))
     cluster = make_cluster(2)
     costs = stated_costs(cluster, (8, 8), {})
     with pytest.raises(UsageError, match="only a shape"):

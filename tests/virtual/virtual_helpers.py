@@ -13,7 +13,7 @@ from paceline.jobs.job import Job
 from paceline.jobs.spec import JobSpec
 from paceline.records.events import MetricsRow
 from paceline.records.servers import Entry
-from paceline.records.spans import StepRecord
+from paceline.records.spans import StepBreakdown, StepRecord
 from paceline.records.summary import Observer, Summary
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.shape import JobShape
@@ -22,7 +22,7 @@ from paceline.runtimes.virtual.simulate import simulate
 torch.set_num_threads(1)
 
 NEVER = Every(0)
-TIMES = StepTimes(data=0.5, forward=1.0, backward=2.0, apply=0.25)
+TIMES = StepTimes(step=StepBreakdown(data=0.5, forward=1.0, backward=2.0, apply=0.25))
 SHAPE = JobShape(name="shape", parameters=(600, 400), train_samples=800, test_samples=100)
 
 

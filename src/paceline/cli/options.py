@@ -2,11 +2,12 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter, Token
 
@@ -39,6 +40,7 @@ RECORD = Group("What is kept and shown", sort_key=5)
 DEFAULT_WORKERS = 2
 DEFAULT_BATCH = "32"
 DEFAULT_EPOCHS = 30
+_PARTS = ("data", "data_dir", "model", "optimizer", "schedule")
 _TABLES = {
     "strategy": STRATEGIES,
     "data": jobs.DATA,
@@ -134,40 +136,32 @@ class RunOptions:
         """Resolve the options for so many workers; for None, without what is asked of single ranks."""
         if workers is None:
             return replace(self, batch_size=None, slow=None, slow_turns=None).settings(1)
-        same = ("strategy", "iterations", "target_accuracy", "seed", "slow_turns", "keep", "buffers")
-        known = given(self)
-        asked = {name: known[name] for name in (*same, "collective", "servers") if name in known}
-        if self.evaluate_every is not None:
-            asked["evaluate"] = Every.parse(self.evaluate_every, "--evaluate-every")
-        if self.checkpoint_every is not None:
-            asked["checkpoint"] = Every.parse(self.checkpoint_every, "--checkpoint-every")
+        names = {field.name for field in fields(Settings)} - {"job", "slow", "epochs"}
+        asked: dict[str, Any] = {name: value for name, value in given(self).items() if name in names}
+        for name in ("evaluate", "checkpoint"):
+            if (cadence := getattr(self, f"{name}_every")) is not None:
+                asked[name] = Every.parse(cadence, f"--{name}-every")
         return Settings(
             job=self._job(),
             batch_sizes=parse_batch_sizes(self.batch_size, workers),
             epochs=DEFAULT_EPOCHS if self.epochs is None and self.iterations is None else self.epochs,
             slow=parse_slow(self.slow or []),
-            **asked,  # type: ignore[arg-type]
+            **asked,
         )
 
     def _job(self) -> JobSpec:
-        parts = {
-            name: value
-            for name in ("data", "data_dir", "model", "optimizer", "schedule")
-            if (value := getattr(self, name)) is not None
-        }
-        if self.lr is not None:
-            parts["optimizer"] = specs.with_setting(
-                parts.get("optimizer", "sgd"), jobs.OPTIMIZERS, "lr", repr(self.lr)
-            )
-        step = {name: getattr(self, name) for name in ("accumulate", "clip_norm", "precision")}
-        if self.job is None:
-            return JobSpec(**parts, **step)
-        if parts:
-            option = "--lr" if self.lr is not None else f"--{next(iter(parts)).replace('_', '-')}"
+        known = given(self)
+        parts: dict[str, Any] = {name: known[name] for name in (*_PARTS, "lr") if name in known}
+        if self.job and parts:
+            option = f"--{next(iter(parts)).replace('_', '-')}"
             raise UsageError(
                 f"--job {self.job} brings its own parts, so {option} has no place; leave one of them out"
             )
-        return JobSpec(path=self.job, **step)
+        if (rate := parts.pop("lr", None)) is not None:
+            optimizer = parts.get("optimizer", "sgd")
+            parts["optimizer"] = specs.with_setting(optimizer, jobs.OPTIMIZERS, "lr", repr(rate))
+        step = {name: getattr(self, name) for name in ("accumulate", "clip_norm", "precision")}
+        return JobSpec(path=self.job, **parts, **step)
 
 
 @Parameter(name="*")
@@ -231,19 +225,24 @@ class PlaceOptions:
 
         if self.secret_file is not None:
             Secret.read(self.secret_file, say_on_stderr)
-        return LaunchPlan(
-            nodes=1 if self.nodes is None else self.nodes,
-            workers=workers,
-            address=self.address,
-            port=self.port,
-            node_rank=self.node_rank or 0,
-            secret_file=self.secret_file,
-        )
+        names = ("nodes", "address", "port", "node_rank", "secret_file")
+        asked: dict[str, Any] = {name: value for name, value in given(self).items() if name in names}
+        return LaunchPlan(workers=workers, **asked)
 
     def under_launcher(self, info: "ProcessInfo") -> "ProcessInfo":
+        """Refuse what another launcher decides, or does not watch: progress and, without servers, silence."""
         from paceline.runtimes.live.secret import NEEDED, Secret
 
-        self.refuse(info)
+        decided = ["nodes", "node_rank", "address", "port", "hang_timeout"]
+        decided += [] if info.servers else ["silence"]
+        decided += ["workers"] if info.role == "worker" and self.workers != info.local_workers else []
+        for name, value in given(self).items():
+            if name in decided:
+                shown = f"{value:g}" if isinstance(value, float) else value
+                raise UsageError(
+                    f"--{name.replace('_', '-')} {shown} has no effect under the launcher that set RANK={info.rank}; "
+                    "leave the option out, or unset RANK to start without that launcher"
+                )
         if self.secret_file is not None:
             first = info.role == "worker" and info.local_rank == 0  # one warning a host
             Secret.read(self.secret_file, say_on_stderr if first else lambda _: None)
@@ -251,19 +250,6 @@ class PlaceOptions:
         if info.nodes > 1:
             raise UsageError(f"a run on {info.nodes} hosts {NEEDED}")
         return info
-
-    def refuse(self, info: "ProcessInfo") -> None:
-        for name in ("nodes", "node_rank", "address", "port"):
-            if (value := getattr(self, name)) is not None:
-                raise UsageError(
-                    f"--{name.replace('_', '-')} {value} contradicts the launcher, which set RANK={info.rank}; "
-                    "leave the option out, or unset RANK"
-                )
-        if info.role == "worker" and self.workers is not None and self.workers != info.local_workers:
-            raise UsageError(
-                f"--workers {self.workers} differs from the {info.local_workers} that the launcher started "
-                "on this host; leave the option out"
-            )
 
 
 def run_workers(where: PlaceOptions, workers: int, task: WorkerTask) -> int:
@@ -293,19 +279,12 @@ def be_worker(where: PlaceOptions, info: "ProcessInfo", task: WorkerTask) -> int
 def parse_batch_sizes(text: str | None, workers: int) -> tuple[int, ...]:
     """Read "32", for all workers alike, or "48,16", one a worker."""
     text = DEFAULT_BATCH if text is None else text
-    try:
+    with suppress(ValueError):
         sizes = tuple(int(piece) for piece in text.split(","))
-    except ValueError:
-        raise UsageError(
-            f"--batch-size {text}: write a whole number, or one a worker such as 48,16"
-        ) from None
-    if len(sizes) == 1:
-        return sizes * workers
-    if len(sizes) != workers:
-        raise UsageError(
-            f"--batch-size {text} gives {len(sizes)} sizes for {workers} workers; give one, or one a worker"
-        )
-    return sizes
+        if len(sizes) in (1, workers):
+            return sizes * (workers // len(sizes))
+        text += f" gives {len(sizes)} sizes for {workers} workers"
+    raise UsageError(f"--batch-size {text}: write a whole number, or one a worker such as 48,16")
 
 
 def parse_slow(texts: list[str]) -> dict[int, float]:

@@ -86,6 +86,7 @@ class ClusterOptions:
 
     def costs(self, cluster: "Cluster", settings: Settings) -> "StatedCosts":
         """How long things take there: as the cluster states it, or as a run was recorded."""
+        from paceline.clusters.cluster import StepTimes
         from paceline.costs.recorded import typical_step
         from paceline.costs.stated import stated_costs
         from paceline.runtimes.config import check_same_job
@@ -94,11 +95,12 @@ class ClusterOptions:
         sizes = settings.batch_sizes
         if self.times:
             recorded = RunFolder(self.times)
-            times, samples = typical_step(recorded)
+            step, samples, checkpoint = typical_step(recorded)
             check_same_job(recorded, settings)
             if room := HostRoom.of_run(recorded):
                 room.check_hosts(cluster, f"--times {self.times}")
-            cluster, sizes = replace(cluster, times=times), (samples,) * cluster.workers
+            cluster = replace(cluster, times=StepTimes(step=step, checkpoint=checkpoint))
+            sizes = (samples,) * cluster.workers
         return stated_costs(cluster, sizes, settings.slow, settings.seed, settings.slow_turns)
 
 

@@ -64,17 +64,6 @@ class WhereOptions(PlaceOptions):
     join: Annotated[str | None, Parameter(group=WHERE)] = None
     """Be one more worker of a run with servers: its folder on this host, or HOST:PORT with --secret-file."""
 
-    def refuse(self, info: "ProcessInfo") -> None:
-        """Another launcher than ours watches neither progress nor, without servers, signs of life."""
-        super().refuse(info)
-        watched = {"--hang-timeout": self.hang_timeout, "--silence": None if info.servers else self.silence}
-        for option, seconds in watched.items():
-            if seconds is not None:
-                raise UsageError(
-                    f"{option} {seconds:g} has no effect under the launcher that set RANK={info.rank}, which does "
-                    "not watch for it; leave the option out, or unset RANK to start with 'paceline train'"
-                )
-
     def live(self, resume: RunFolder | None) -> "LiveOptions":
         from paceline.runtimes.config import read_live
         from paceline.runtimes.live.options import LiveOptions
@@ -201,7 +190,7 @@ def _join(
             raise UsageError(
                 f"{option} has no place beside --join {run}: the run that is joined decides it; leave it out"
             )
-    from paceline.runtimes.live.worker.join import join
+    from paceline.runtimes.live.worker.start import join
 
     spare_compiler()
     return join(run, where.secret_file, where.live(None), keep.runs, job=options.job, trust=resume.trust)

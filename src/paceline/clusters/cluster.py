@@ -5,20 +5,25 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice, pairwise
+from math import inf
 from typing import Any, Literal, Self
 
 from paceline.clusters.catalogue import DeviceSheet, NetworkSheet
 from paceline.errors import UsageError
+from paceline.records.spans import StepBreakdown
 from paceline.units import show_rate, show_seconds
 
 Backend = Literal["shm", "gloo"]
 """What all-reduces inside a host go through."""
 
 
+def _require(fine: bool, what: str, rule: str) -> None:
+    if not fine:
+        raise UsageError(f"{what} is impossible: it must be {rule}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """What computes."""
-
     name: str = "device"
     speed: float = 1.0
     """2 computes in half the stated times, 0.5 in twice."""
@@ -29,14 +34,8 @@ class Device:
     """Bytes, of each worker of a GPU and of all workers of a host that share a CPU; 0 where it is not stated."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.speed < float("inf"):
-            raise UsageError(
-                f"a speed of {self.speed:g} is impossible: it must be more than 0, for example 1.0"
-            )
-        if not 0 <= self.reduce_seconds < float("inf"):
-            raise UsageError(
-                f"{self.reduce_seconds:g} seconds a byte is impossible: reducing takes 0 s or more"
-            )
+        _require(0 < self.speed < inf, f"a speed of {self.speed:g}", "more than 0, for example 1.0")
+        _require(0 <= self.reduce_seconds < inf, f"reducing at {self.reduce_seconds:g} s a byte", "0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +48,8 @@ class Link:
     """Seconds from one end to the other; between two hosts the larger of theirs counts."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.bandwidth < float("inf"):
-            raise UsageError(f"a bandwidth of {self.bandwidth:g} B/s is impossible: it must be more than 0")
-        if not 0 <= self.latency < float("inf"):
-            raise UsageError(f"a latency of {self.latency:g} s is impossible: it must be 0 or more")
+        _require(0 < self.bandwidth < inf, f"a bandwidth of {self.bandwidth:g} B/s", "more than 0")
+        _require(0 <= self.latency < inf, f"a latency of {self.latency:g} s", "0 or more")
 
     @classmethod
     def of(cls, sheet: NetworkSheet, devices: int = 1) -> Self:
@@ -68,21 +65,17 @@ MEMORY = Link(bandwidth=4e9, latency=20e-6)
 """Between processes of one host, unless the description says otherwise: Gloo over loopback on a small machine
 moves about 4 GB/s in all, however many workers share it."""
 
-
 CIPHER = 2e9
 """Bytes a second that one process encrypts and sends, or receives and decrypts, unless it was measured: AES-GCM and the
 system's copies take about 0.5 ns a byte on a core of a present-day server."""
 
 
-def check_contention(factors: Sequence[float], where: str) -> None:
-    """``where`` names the host or the cluster."""
-    if not factors:
-        return
-    if factors[0] != 1:
+def _check_contention(factors: Sequence[float], where: str) -> None:
+    if factors and factors[0] != 1:
         raise UsageError(
             f"contention of {where} begins with {factors[0]:g}: the first factor is that of one worker alone, 1"
         )
-    if not all(1 <= factor < float("inf") for factor in factors):
+    if not all(1 <= factor < inf for factor in factors):
         raise UsageError(
             f"contention of {where} has {min(factors):g}: workers that share a host never compute faster; write 1 or "
             "more for each"
@@ -126,23 +119,15 @@ class Host:
     """How its workers all-reduce among themselves: in shared memory, or by Gloo through what is inside."""
 
     def __post_init__(self) -> None:
-        check_contention(self.contention, f"host {self.name!r}")
-        for what, count in (("workers", self.workers), ("servers", self.servers)):
-            if count < 0:
-                raise UsageError(f"{count} {what} on host {self.name!r} is impossible: it must be 0 or more")
-        if not 0 <= self.start < float("inf"):
-            raise UsageError(
-                f"start = {self.start:g} s on host {self.name!r} is impossible: it must be 0 s or more"
-            )
-        if self.steps is not None and self.steps < 1:
-            raise UsageError(
-                f"steps = {self.steps} on host {self.name!r} is too small: it must be at least 1"
-            )
-        if self.dies is not None and not self.start < self.dies < float("inf"):
-            raise UsageError(
-                f"dies = {self.dies:g} s on host {self.name!r} is impossible: "
-                f"it must be after its start at {self.start:g} s"
-            )
+        at = f"on host {self.name!r}"
+        _check_contention(self.contention, f"host {self.name!r}")
+        _require(self.workers >= 0, f"{self.workers} workers {at}", "0 or more")
+        _require(self.servers >= 0, f"{self.servers} servers {at}", "0 or more")
+        _require(0 <= self.start < inf, f"start = {self.start:g} s {at}", "0 s or more")
+        _require(self.steps is None or self.steps >= 1, f"steps = {self.steps} {at}", "at least 1")
+        if self.dies is not None:
+            rule = f"after its start at {self.start:g} s"
+            _require(self.start < self.dies < inf, f"dies = {self.dies:g} s {at}", rule)
 
     @property
     def churn(self) -> list[str]:
@@ -161,14 +146,13 @@ def takes_turn(rank: int, step: int, turns: int) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """Stated seconds, on a device of speed 1, for a whole mini-batch of the worker's own size."""
+    """What a cluster states, for a worker's whole mini-batch on a device of speed 1, in seconds.
 
-    data: float = 0.0
-    """Getting the mini-batch."""
-    forward: float | None = None
-    backward: float | None = None
-    apply: float = 0.0
-    """The optimizer's step."""
+    It holds a step and, other than a ``StepBreakdown``, what is done outside of one, by servers too.
+    """
+
+    step: StepBreakdown | None = None
+    """Data, forward, backward and apply; None where nothing is stated."""
     evaluate: float | None = None
     """Evaluating as many samples as a mini-batch has; None takes as long as forward."""
     checkpoint: float = 0.0
@@ -183,7 +167,7 @@ class StepTimes:
     def __post_init__(self) -> None:
         if not 0 <= self.jitter <= 2:
             raise UsageError(
-                f"a jitter of {self.jitter:g} cannot be: it must lie between 0 (none) and 2, for example 0.1"
+                f"a jitter of {self.jitter:g} is impossible: it must lie between 0 (none) and 2, for example 0.1"
             )
 
 
@@ -231,7 +215,7 @@ class Cluster:
     encryption never slows a link down."""
 
     def __post_init__(self) -> None:
-        check_contention(self.contention, "the cluster")
+        _check_contention(self.contention, "the cluster")
         if not self.groups:
             raise UsageError("0 hosts are no cluster: hosts must be at least 1")
         if self.workers < 1:

@@ -1,29 +1,35 @@
 """A cluster in the user's words: inline, ``hosts=4,workers=2,bandwidth=1 Gbit/s``, or a TOML file."""
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Sequence
 from difflib import get_close_matches
 from math import inf
 from pathlib import Path
 
 from paceline.clusters.catalogue import DeviceSheet, all_devices, find_device, find_network, squash
-from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, HostGroup, Link, StepTimes
+from paceline.clusters.cluster import MEMORY, Backend, Cluster, Device, Host, HostGroup, Link, StepTimes
 from paceline.clusters.toml_reader import Reader, read_toml
 from paceline.errors import UsageError, unknown
+from paceline.records.spans import StepBreakdown
 
 DEFAULT_LINK = Link(bandwidth=1e9 / 8, latency=50e-6)
 """The link of a host that states none: 1 Gbit/s Ethernet."""
 MOST_HOSTS = 1_000_000
 """That one table may stand for, and the workers and servers of a host."""
-
 NEAR = 0.86
 """How alike a name and one of the catalogue's must be to be taken for a slip: 'a1000' is, 'l40' for 'l40s' is not."""
 
-_TIMES = ("data", "forward", "backward", "apply", "evaluate", "checkpoint", "serve", "aggregate", "jitter")
-_HOST = (
-    *("hosts", "workers", "speed", "device", "network", "bandwidth", "latency", "servers", "reduce"),
-    *("start", "steps", "dies", "contention", "backend", "memory"),
-)
-_INSIDE = ("inside-network", "inside-bandwidth", "inside-latency")
+_STEP = ("data", "forward", "backward", "apply")
+_BESIDE = ("evaluate", "checkpoint", "serve", "aggregate")
+_INLINE = {
+    "": (
+        *("hosts", "workers", "speed", "device", "network", "bandwidth", "latency", "servers", "reduce"),
+        *("start", "steps", "dies", "contention", "backend", "memory"),
+    ),
+    "inside-": ("network", "bandwidth", "latency"),
+    "times": (*_STEP, *_BESIDE, "jitter"),
+}
+"""The settings of an inline description, by the table of a file that they are in."""
 
 
 def read_cluster(text: str) -> Cluster:
@@ -32,10 +38,8 @@ def read_cluster(text: str) -> Cluster:
     A UsageError names the file, the line, the key, the value and the rule.
     """
     path = Path(text)
-    return _read_file(path) if path.suffix == ".toml" else _read_inline(text)
-
-
-def _read_file(path: Path) -> Cluster:
+    if path.suffix != ".toml":
+        return _read_inline(text)
     reader = read_toml(path, "cluster file")
     if "ask" in reader.values:
         raise UsageError(
@@ -50,127 +54,100 @@ def cluster_of(reader: Reader, name: str) -> Cluster:
     inside, times, hosts = reader.table("inside"), reader.table("times"), reader.tables("hosts")
     contention = reader.numbers("contention")
     reader.finish()
-    return _build(name, inside, times, hosts, count="count", contention=contention)
+    return _build(name, inside, times, hosts, "count", contention)
 
 
 def _read_inline(text: str) -> Cluster:
     """One kind of host, ``hosts`` times; the tables of a file, all in one line."""
-    host: dict[str, str] = {}
-    inside: dict[str, str] = {}
-    times: dict[str, str] = {}
-    for key, value in _pairs(text):
-        if key in _HOST:
-            host[key] = value
-        elif key in _INSIDE:
-            inside[key.removeprefix("inside-")] = value
-        elif key in _TIMES:
-            times[key] = value
-        else:
-            raise unknown("setting of a cluster", key, (*_HOST, *_INSIDE, *_TIMES))
-    where = "cluster"
-    hosts = [Reader(where, "", host)]
-    return _build("cluster", Reader(where, "inside-", inside), Reader(where, "", times), hosts, count="hosts")
-
-
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    seen = set()
+    tables: dict[str, dict[str, str]] = {table: {} for table in _INLINE}
+    where = {
+        f"{table}{key}" if table == "inside-" else key: (table, key)
+        for table, keys in _INLINE.items()
+        for key in keys
+    }
     for part in filter(None, (piece.strip() for piece in text.split(","))):
-        key, equals, value = (piece.strip() for piece in part.partition("="))
+        setting, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals:
             raise UsageError(
                 f"cluster: {part!r} is not a setting: write key=value,key=value, for example "
                 f"'hosts=4,workers=2,bandwidth=1 Gbit/s', or the path of a .toml file"
             )
-        if key in seen:
-            raise UsageError(f"cluster: {key!r} is set twice; set it once")
-        seen.add(key)
-        yield key, value
+        if setting not in where:
+            raise unknown("setting of a cluster", setting, where)
+        table, key = where[setting]
+        if key in tables[table]:
+            raise UsageError(f"cluster: {setting!r} is set twice; set it once")
+        tables[table][key] = value
+    host, inside, times = tables.values()
+    readers = Reader("cluster", "inside-", inside), Reader("cluster", "", times)
+    return _build("cluster", *readers, [Reader("cluster", "", host)], "hosts")
 
 
 def _build(
     name: str,
     inside: Reader,
     times: Reader,
-    hosts: Iterable[Reader],
+    hosts: Sequence[Reader],
     count: str,
     contention: tuple[float, ...] = (),
 ) -> Cluster:
+    """``count`` is the key that says for how many hosts a table stands."""
     _read_link(inside, MEMORY)  # an error in it is reported even where no host reads it
     stated = _read_times(times)
-    found = tuple(_read_group(reader, inside, count) for reader in hosts)
+    groups = tuple(_read_group(reader, inside, count) for reader in hosts)
+    names = Counter(group.name(index) for group in groups for index in range(group.count))
     try:
-        _check_names(found)
-        return Cluster(groups=found, times=stated, name=name, contention=contention)
+        for twice in (name for name, many in names.items() if many > 1):
+            raise UsageError(f"two hosts are called {twice!r}; every host needs a name of its own")
+        return Cluster(groups=groups, times=stated, name=name, contention=contention)
     except UsageError as error:
         raise UsageError(f"{inside.where}: {error}") from error
 
 
 def _read_group(reader: Reader, inside: Reader, count: str) -> HostGroup:
-    """The hosts that one table describes; ``count`` is the key that says how many."""
-    number, name, names = (
-        reader.whole(count, 1, least=1, most=MOST_HOSTS),
-        reader.word("name", "host"),
-        tuple(reader.words("names", [])),
-    )
+    number, names = reader.whole(count, 1, least=1, most=MOST_HOSTS), tuple(reader.words("names", []))
     if count in reader.values and names and len(names) != number:
         raise reader.wrong("names", list(names), f"there must be as many as {count} says, {number}")
-    workers, servers = (
-        reader.whole(key, usual, most=MOST_HOSTS) for key, usual in (("workers", 1), ("servers", 0))
-    )
-    device, within = _read_device(reader), _read_link(inside, MEMORY, workers)
-    start, steps = (
-        reader.seconds("start", 0.0),
-        reader.whole("steps", 0, least=1 if "steps" in reader.values else 0),
-    )
-    dies, contention = reader.seconds("dies", inf), reader.numbers("contention")
-    backend = reader.word("backend", "shm")
-    if backend not in ("shm", "gloo"):
+    name, workers = reader.word("name", "host"), reader.whole("workers", 1, most=MOST_HOSTS)
+    backends: dict[str, Backend] = {"shm": "shm", "gloo": "gloo"}
+    backend, dies = reader.word("backend", "shm"), reader.seconds("dies", inf)
+    if backend not in backends:
         raise reader.wrong("backend", backend, "it must be shm or gloo")
-    link = _read_link(reader, DEFAULT_LINK)
     try:
         host = Host(
             name=names[0] if names else name,
-            link=link,
             workers=workers,
-            servers=servers,
-            device=device,
-            inside=within,
-            start=start,
-            steps=steps or None,
+            servers=reader.whole("servers", 0, most=MOST_HOSTS),
+            device=_read_device(reader),
+            inside=_read_link(inside, MEMORY, workers),
+            start=reader.seconds("start", 0.0),
+            steps=reader.whole("steps", 0, least=1 if "steps" in reader.values else 0) or None,
             dies=dies if dies < inf else None,
-            contention=contention,
-            backend="gloo" if backend == "gloo" else "shm",
+            contention=reader.numbers("contention"),
+            backend=backends[backend],
+            link=_read_link(reader, DEFAULT_LINK),
         )
     except UsageError as error:
-        raise UsageError(f"{reader.spot()}: {error}") from error
+        placed = str(error).startswith(reader.where)
+        raise error if placed else UsageError(f"{reader.spot()}: {error}") from error
     return HostGroup(host, len(names) or number, names)
 
 
-def _check_names(groups: Iterable[HostGroup]) -> None:
-    names: set[str] = set()
-    for name in (group.name(index) for group in groups for index in range(group.count)):
-        if name in names:
-            raise UsageError(f"two hosts are called {name!r}; every host needs a name of its own")
-        names.add(name)
-
-
 def _read_times(reader: Reader) -> StepTimes:
-    read = {key: reader.seconds(key, 0.0) for key in _TIMES if key != "jitter"}
-    stated = {key: seconds for key, seconds in read.items() if key in reader.values}
+    read = {key: reader.seconds(key, 0.0) for key in (*_STEP, *_BESIDE)}
     jitter = reader.number("jitter", 0.0)
     reader.finish()
+    step = {key: read[key] for key in _STEP if key in reader.values}
+    if step:
+        reader.need("forward = '1 ms'", "backward = '2 ms'")
+    beside = {key: read[key] for key in _BESIDE if key in reader.values}
     try:
-        return StepTimes(**stated, jitter=jitter)
+        return StepTimes(step=StepBreakdown(**step) if step else None, **beside, jitter=jitter)
     except UsageError as error:
         raise UsageError(f"{reader.place('jitter')}: {error}") from error
 
 
 def _read_device(reader: Reader) -> Device:
-    """The device of a table of hosts.
-
-    A name of the catalogue brings its sheet. Another one is only a name, unless it looks like a slip and no speed is
-    stated: that is refused.
-    """
     name = reader.word("device", "device")
     sheet = _find_sheet(reader, name)
     return Device(
@@ -183,31 +160,29 @@ def _read_device(reader: Reader) -> Device:
 
 
 def _find_sheet(reader: Reader, name: str) -> DeviceSheet | None:
+    """Of a name of the catalogue; another is only a name, unless it looks like a slip and no speed is stated."""
     try:
         return find_device(name)
     except UsageError as error:
-        if "speed" in reader.values or not get_close_matches(
-            squash(name), map(squash, all_devices()), cutoff=NEAR
-        ):
+        near = get_close_matches(squash(name), map(squash, all_devices()), cutoff=NEAR)
+        if "speed" in reader.values or not near:
             return None
         raise UsageError(f"{reader.place('device')}: {error}; a name of your own needs its speed") from error
 
 
-def _read_link(reader: Reader, default: Link, devices: int = 1) -> Link:
-    """A link by ``network``, by ``bandwidth`` and ``latency``, or the default; ``devices`` of a host share it."""
-    name = reader.word("network", "none")
-    usual = _find_link(reader, name, devices) if "network" in reader.values else default
+def _read_link(reader: Reader, usual: Link, devices: int = 1) -> Link:
+    """A link by ``network``, by ``bandwidth`` and ``latency``, or the usual one; ``devices`` of a host share it."""
+    name = reader.word("network", "")
+    if name:
+        for key in ("bandwidth", "latency") if "," in name else ("bandwidth",):
+            if key in reader.values:
+                rule = f"it sets the {key}, and so does {key}; leave one of them out"
+                raise reader.wrong("network", name, rule)
+        try:
+            usual = Link.of(find_network(name), devices)
+        except UsageError as error:
+            raise UsageError(f"{reader.place('network')}: {error}") from error
     bandwidth = reader.rate("bandwidth", usual.bandwidth)
     latency = reader.seconds("latency", usual.latency)
     reader.finish()
     return Link(bandwidth=bandwidth, latency=latency)
-
-
-def _find_link(reader: Reader, name: str, devices: int) -> Link:
-    both = {"bandwidth"} | ({"latency"} if "," in name else set())
-    for key in sorted(both & reader.values.keys()):
-        raise reader.wrong("network", name, f"it sets the {key}, and so does {key}; leave one of them out")
-    try:
-        return Link.of(find_network(name), devices)
-    except UsageError as error:
-        raise UsageError(f"{reader.place('network')}: {error}") from error

@@ -1,18 +1,19 @@
 """Reading a TOML file, or one line of settings, key by key, with errors that name the file, the line and the key."""
 
+import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from paceline.errors import UsageError, unknown
 from paceline.units import parse_bytes, parse_flops, parse_rate, parse_seconds
 
 MOST = 10**15
 """The largest whole number that a description may state: larger ones are not exact in what is computed of them."""
-
-LONGEST = 400
-"""Lines of one value that are looked through; behind a longer one, lines stay unknown."""
 
 
 def read_toml(path: Path, what: str) -> "Reader":
@@ -39,7 +40,7 @@ class Reader:
 
     def spot(self, key: str = "") -> str:
         """The file and, where there is one, the line of a key or of the table itself."""
-        line = line_of(f"{self.path}{key}".rstrip("."), find_lines(self.text))
+        line = find_line(self.text, f"{self.path}{key}".rstrip("."))
         return f"{self.where}, line {line}" if line else self.where
 
     def place(self, key: str) -> str:
@@ -70,25 +71,17 @@ class Reader:
                 raise UsageError(f"{self.place(key)} is missing; add it, for example {example}")
 
     def whole(self, key: str, default: int, least: int = 0, most: int = MOST) -> int:
-        value = self._take(key, default)
-        try:
-            number = int(value) if isinstance(value, str) else value
-        except ValueError:
-            number = None
-        if type(number) is not int or number < least:
-            raise self.wrong(key, value, f"it must be a whole number, {least} or more")
+        rule = f"it must be a whole number, {least} or more"
+        number: int = self._convert(key, default, int, rule)
+        if number < least:
+            raise self.wrong(key, self.values.get(key), rule)
         if number > most:
             raise UsageError(f"{self.place(key)} is too large: it must be at most {most:,}")
         return number
 
     def number(self, key: str, default: float) -> float:
-        value = self._take(key, default)
-        try:
-            if isinstance(value, bool):
-                raise TypeError
-            return float(value)
-        except (TypeError, ValueError, OverflowError):
-            raise self.wrong(key, value, "it must be a number, for example 1.5") from None
+        number: float = self._convert(key, default, float, "it must be a number, for example 1.5")
+        return number
 
     def positive(self, key: str, default: float) -> float:
         number = self.number(key, default)
@@ -98,53 +91,44 @@ class Reader:
 
     def numbers(self, key: str) -> tuple[float, ...]:
         """A list of numbers; in an inline description they stand between slashes: 1/1.4/2."""
-        value = self._take(key, [])
+        rule = "it must be a list of numbers, for example [1, 1.4, 2]"
+        value = self.values.get(key, [])
         pieces = value.split("/") if isinstance(value, str) else value
-        try:
-            if not isinstance(pieces, list) or any(isinstance(piece, bool) for piece in pieces):
-                raise TypeError
-            return tuple(float(piece) for piece in pieces)
-        except (TypeError, ValueError, OverflowError):
-            raise self.wrong(key, value, "it must be a list of numbers, for example [1, 1.4, 2]") from None
+        numbers: tuple[float, ...] = self._convert(key, pieces, tuple[float, ...], rule, pieces)
+        return numbers
 
     def word(self, key: str, default: str) -> str:
-        value = self._take(key, default)
-        if not isinstance(value, str) or not value:
-            raise self.wrong(key, value, "it must be a name in quotes")
-        return value
+        word: str = self._convert(key, default, str, "it must be a name in quotes")
+        if not word and key in self.values:
+            raise self.wrong(key, word, "it must be a name in quotes")
+        return word
 
     def words(self, key: str, default: Sequence[str]) -> Sequence[str]:
-        value = self._take(key, default)
-        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-            raise self.wrong(key, value, 'it must be a list of names, for example ["a", "b"]')
-        return value
+        rule = 'it must be a list of names, for example ["a", "b"]'
+        words: list[str] = self._convert(key, default, list[str], rule)
+        if not all(words):
+            raise self.wrong(key, words, rule)
+        return words
 
     def table(self, key: str) -> "Reader":
         """A table below this one; an empty one where it is missing."""
-        value = self._take(key, {})
-        if not isinstance(value, Mapping):
-            raise self.wrong(key, value, f"it must be a table; write [{key}] and its keys below")
+        rule = f"it must be a table; write [{key}] and its keys below"
+        value = self._convert(key, {}, dict[str, Any], rule)
         return Reader(self.where, f"{self.path}{key}.", value, self.text)
 
     def tables(self, key: str) -> list["Reader"]:
-        value = self._take(key, [])
-        if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-            raise self.wrong(key, value, f"it must be a list of tables; write [[{key}]] and its keys below")
-        return [
-            Reader(self.where, f"{self.path}{key}[{index}].", item, self.text)
-            for index, item in enumerate(value)
-        ]
+        rule = f"it must be a list of tables; write [[{key}]] and its keys below"
+        tables = enumerate(self._convert(key, [], list[dict[str, Any]], rule))
+        return [Reader(self.where, f"{self.path}{key}[{index}].", item, self.text) for index, item in tables]
 
     def items(self, key: str) -> list[tuple["Reader", str]]:
         """The items of a list, each as the only key of a table of its own."""
-        value = self._take(key, [])
-        if not isinstance(value, list):
-            raise self.wrong(key, value, "it must be a list, in square brackets")
-        place = f"{self.path}{key}["
-        return [
-            (Reader(self.where, place, {f"{index}]": item}, self.text), f"{index}]")
-            for index, item in enumerate(value)
-        ]
+        place, found = f"{self.path}{key}[", []
+        for index, item in enumerate(
+            self._convert(key, [], list[Any], "it must be a list, in square brackets")
+        ):
+            found.append((Reader(self.where, place, {f"{index}]": item}, self.text), f"{index}]"))
+        return found
 
     def finish(self) -> None:
         """Refuse a key that was not asked for, with the nearest that there is."""
@@ -153,14 +137,19 @@ class Reader:
                 error = unknown("key", f"{self.path}{key}", [f"{self.path}{known}" for known in self._known])
                 raise UsageError(f"{self.spot(key)}: {error}")
 
-    def _take(self, key: str, default: Any) -> Any:
+    def _convert(self, key: str, default: Any, kind: Any, rule: str, value: Any = None) -> Any:
         self._known[key] = None
-        return self.values.get(key, default)
+        found = self.values.get(key, default)
+        try:
+            return msgspec.convert(found if value is None else value, kind, strict=False)
+        except msgspec.ValidationError:
+            raise self.wrong(key, found, rule) from None
 
     def _quantity(self, key: str, default: float, parse: Callable[[str], float], example: str) -> float:
-        value = self._take(key, None)
-        if value is None:
+        self._known[key] = None
+        if key not in self.values:
             return default
+        value = self.values[key]
         if not isinstance(value, str):
             raise self.wrong(key, value, f"write the unit, in quotes, for example {example!r}")
         try:
@@ -169,77 +158,21 @@ class Reader:
             raise UsageError(f"{self.place(key)}: {error}") from error
 
 
-def find_lines(text: str) -> Mapping[str, int]:
-    """The line of every table and key of a valid document, by path: "hosts[0]", "hosts[0].bandwidth".
+def find_line(text: str, path: str) -> int | None:
+    """The line of a key, "hosts[0].bandwidth", or of the nearest table around it; the parser does not say it.
 
-    The parser of the standard library does not say them.
+    Found where every key and every header is on a line of its own.
     """
-    found: dict[str, int] = {}
-    tables: dict[str, int] = {}
-    here = ""
-    for number, statement, parsed in _statements(text):
-        if statement.startswith("["):
-            here = _enter(parsed, tables, many=statement.startswith("[["))
-            found.setdefault(here, number)
-        else:
-            for path in _paths(here, parsed):
-                found.setdefault(path, number)
-    return found
-
-
-def line_of(path: str, lines: Mapping[str, int]) -> int | None:
-    """The line of a path, or of the nearest table around it."""
+    lines: dict[str, int] = {}
+    seen: Counter[str] = Counter()
+    table = ""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if header := re.match(r"\s*(\[\[?)\s*([^\[\]]+?)\s*\]", line):
+            table = f"{header[2]}[{seen[header[2]]}]" if header[1] == "[[" else header[2]
+            seen[header[2]] += 1
+            lines.setdefault(table, number)
+        elif key := re.match(r"\s*([\w.-]+)\s*=", line):
+            lines.setdefault(f"{table}.{key[1]}".lstrip("."), number)
     while path and path not in lines:
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
     return lines.get(path)
-
-
-def _statements(text: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Each statement with the number of its first line; a value over several lines ends where it can be read."""
-    lines = text.split("\n")  # other line breaks may stand in comments and strings
-    start = 0
-    while start < len(lines):
-        statement, end = lines[start].strip(), start + 1
-        if statement and not statement.startswith("#"):
-            parsed = _read(statement)
-            while parsed is None:
-                if end == len(lines) or end - start == LONGEST:
-                    return
-                statement, end = f"{statement}\n{lines[end]}", end + 1
-                parsed = _read(statement)
-            yield start + 1, statement, parsed
-        start = end
-
-
-def _read(statement: str) -> dict[str, Any] | None:
-    try:
-        return tomllib.loads(statement)
-    except tomllib.TOMLDecodeError:
-        return None
-
-
-def _enter(header: Any, tables: dict[str, int], many: bool) -> str:
-    """The path of a [table], or of the next of [[tables]]; ``tables`` counts those, and the last one is meant."""
-    path = ""
-    while header:
-        (key,), (header,) = header, header.values()
-        path = f"{path}.{key}" if path else key
-        last = not header or isinstance(header, list)
-        header = [] if last else header
-        if last and many:
-            tables[path] = tables.get(path, 0) + 1
-        if path in tables:
-            path = f"{path}[{tables[path] - 1}]"
-    return path
-
-
-def _paths(around: str, value: Any) -> Iterator[str]:
-    """Every key of a value, those of inline tables too."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            path = f"{around}.{key}" if around else key
-            yield path
-            yield from _paths(path, inner)
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _paths(f"{around}[{index}]", inner)

@@ -25,7 +25,6 @@ CODECS: Mapping[str, str] = MappingProxyType(
 
 
 def build_codec(spec: str) -> "Codec":
-    """The codec that a text such as "top-k:ratio=0.05" names."""
     name = specs.split(spec, CODECS)[0]
     if name == "low-rank":  # what powersgd was called
         raise unknown("codec", name, CODECS, see="paceline codecs", meant="powersgd")

@@ -58,7 +58,6 @@ class Int8:
         _check("block", self.block, 1 <= self.block <= 2**24, f"lie between 1 and {2**24}")
 
     def encode(self, tensor: Tensor) -> Message:
-        """A scale a block, and a signed byte a number."""
         flat = tensor.reshape(-1)
         blocks = pad(flat, (0, -flat.numel() % self.block)).view(-1, self.block)
         scales = blocks.abs().amax(dim=1, keepdim=True)
@@ -85,7 +84,6 @@ class Sign:
     sums: ClassVar[bool] = False
 
     def encode(self, tensor: Tensor) -> Message:
-        """The mean of the absolute values, and the signs eight to a byte."""
         flat = tensor.reshape(-1)
         bits = pad((flat >= 0).to(torch.uint8), (0, -flat.numel() % BITS)).view(-1, BITS)
         places = torch.arange(BITS, dtype=torch.uint8, device=flat.device)

@@ -39,7 +39,6 @@ def find_schedule(name: str) -> "Callable[[Ranks], Schedule]":
 
 
 def build_schedule(name: str, hosts: Sequence[int]) -> "Schedule":
-    """The schedule of that name among ranks on these hosts, one entry a rank."""
     import numpy as np
 
     function = find_schedule(name)

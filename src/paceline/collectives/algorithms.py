@@ -12,14 +12,12 @@ def ring(hosts: Ranks) -> Schedule:
     """The ring: every rank passes one chunk at a time to the right (Patarasuk and Yuan, 2009).
 
     Share-reduce leaves each rank one finished chunk after n - 1 rounds; n - 1 of share-only pass them on.
-    No rank sends more than 2 (n - 1) / n of the tensor, which is the least possible; latency grows with n.
     """
     workers = len(hosts)
     return Schedule("ring", workers, workers, _around(np.arange(workers)))
 
 
 def all_gather(hosts: Ranks) -> Schedule:
-    """The second half of a ring: a chunk of each rank goes round until all have all."""
     workers = len(hosts)
     return Schedule("all-gather", workers, workers, _around(np.arange(workers))[1:])
 
@@ -41,7 +39,6 @@ def tree(hosts: Ranks) -> Schedule:
     """The binomial tree: sums flow to rank 0 and the result flows back.
 
     ceil(log2 n) rounds halve the ranks that still have something to send; as many hand the result back.
-    Few messages, each of the whole tensor, and most ranks wait most of the time: for small tensors.
     """
     together = np.zeros(len(hosts), np.int64)
     up, down = _trees(together, 1, "reduce", "broadcast")
@@ -52,7 +49,6 @@ def hierarchical(hosts: Ranks) -> Schedule:
     """First inside each host, then across: slow links between hosts carry as little as they can.
 
     A tree to each host's first rank, a ring among these, and the tree back; with one host, just the tree.
-    Between h hosts 2 (h - 1) / h of the tensor travels, however many ranks they hold.
     """
     ranks, place = _by_host(hosts)
     firsts = ranks[place == 0]
@@ -84,8 +80,6 @@ def butterfly(hosts: Ranks) -> Schedule:
     """The butterfly: recursive doubling of the whole tensor.
 
     In round k, ranks that differ in bit k swap all they have, and both reduce: log2 n rounds and no way back.
-    The fewest rounds of all, and log2 n whole tensors sent by each rank: for small tensors. Partners add the same two
-    numbers, so all ranks hold the same sum to the last bit.
     """
     ranks = np.arange(_power_of_two(len(hosts)))
     swaps = [reducing("swap", ranks, ranks ^ far, 0, 1) for far in _distances(len(ranks))]
@@ -96,8 +90,6 @@ def halving_doubling(hosts: Ranks) -> Schedule:
     """Halving and doubling (Rabenseifner, 2004): a ring's little traffic in a tree's few rounds, for powers of two.
 
     Partners at distance 1, 2, 4, ... halve what they are responsible for; the way back doubles it again.
-    The largest messages go to the nearest ranks, which often are on the same host. A number of ranks that is no
-    power of two costs two more rounds of the whole tensor.
     """
     power = _power_of_two(len(hosts))
     ranks = np.arange(power)
@@ -110,10 +102,7 @@ def halving_doubling(hosts: Ranks) -> Schedule:
 
 
 def _share(power: int, ranks: Ranks, far: int) -> tuple[Ranks, Ranks]:
-    """The chunks that ranks are responsible for once partners up to this distance have halved them.
-
-    The lowest bit of a rank decides the first half.
-    """
+    """The chunks that ranks are responsible for once partners up to this distance have halved them."""
     starts, size = np.zeros(power, np.int64), power
     for bit in range(far.bit_length()):
         size //= 2
@@ -122,7 +111,6 @@ def _share(power: int, ranks: Ranks, far: int) -> tuple[Ranks, Ranks]:
 
 
 def _folded(workers: int, chunks: int, rounds: list[Round]) -> tuple[Round, ...]:
-    """Rounds for a power of two: surplus ranks give a partner all they have before, and get the result after."""
     power = _power_of_two(workers)
     surplus = np.arange(power, workers)
     if not len(surplus):
@@ -147,5 +135,4 @@ def _power_of_two(workers: int) -> int:
 
 
 def _distances(workers: int) -> list[int]:
-    """1, 2, 4 and so on, below ``workers``."""
     return [1 << power for power in range((workers - 1).bit_length())]

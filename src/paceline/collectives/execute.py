@@ -81,7 +81,6 @@ def plan_rank(schedule: Schedule, rank: int, length: int) -> RankPlan:
 
 
 def _messages(turn: Round, rank: int, bounds: Ranks) -> tuple[list[PlannedReceive], tuple[PlannedSend, ...]]:
-    """What a rank receives and sends in a round."""
     mine = np.flatnonzero((turn.sources == rank) | (turn.targets == rank))
     peers = np.where(turn.sources == rank, turn.targets, turn.sources)[mine].tolist()
     starts, stops = bounds[turn.starts[mine]].tolist(), bounds[turn.stops[mine]].tolist()
@@ -213,7 +212,6 @@ class Reducer:
 
     @torch.no_grad()
     def all_reduce(self, tensor: Tensor, operation: Operation) -> None:
-        """Make every rank's tensor the result of all, in place; large ones travel in segments."""
         flat = tensor.contiguous().view(-1)
         key = (len(flat), flat.element_size())
         if key not in self._plans:
@@ -230,7 +228,6 @@ class Reducer:
 
 
 def find_operation(name: str, dtype: torch.dtype) -> Operation:
-    """The operation of that name for this type; a UsageError where there is none."""
     if name not in OPERATIONS:
         raise unknown("operation", name, OPERATIONS)
     try:
@@ -247,10 +244,8 @@ def all_reduce(
 ) -> None:
     """Make the tensor of every rank in the group the result of all, in place, by a schedule or the one of that name.
 
-    Before anything moves, all ranks compare what they ask for. Where that differs, or cannot be done, every rank raises
-    a UsageError and none hangs. It costs an all-gather of 320 bytes in every call, some milliseconds where cores are
-    busy. Code that reduces often, and whose ranks agree, makes a ``Reducer`` over a ``TorchTransport`` once instead.
-    ``op`` is a name, or torch's own such as ``ReduceOp.SUM``.
+    Before anything moves, all ranks compare what they ask for, in an all-gather of 320 bytes. Where that differs, or
+    cannot be done, every rank raises a UsageError and none hangs. ``op`` may be torch's, such as ``ReduceOp.SUM``.
     """
     name = operation_name(op)
     dense = isinstance(tensor, Tensor) and tensor.layout == torch.strided
@@ -277,7 +272,6 @@ def all_reduce(
 
 
 def _agree(wish: str, group: dist.ProcessGroup | None) -> Sequence[str]:
-    """The hosts of all ranks, if all wish the same."""
     text = json.dumps([wish[:160], host_id()[:100]])
     mine = torch.frombuffer(bytearray(text.encode().ljust(_HEADER)), dtype=torch.uint8)
     texts = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]

@@ -39,7 +39,6 @@ class Round:
 
     @property
     def lengths(self) -> Ranks:
-        """Chunks of each message."""
         return self.stops - self.starts
 
 
@@ -90,9 +89,8 @@ class Schedule:
     def segments(self, nbytes: int) -> int:
         """In how many segments a tensor of ``nbytes`` travels: messages of 1 MiB at most, up to 16 segments.
 
-        Segments use links that would be idle meanwhile, so a schedule in which every rank sends in every round goes in
-        one piece. Three hosts at 1 Gbit/s, 10 MB (a rank of ``benchmarks/segments.py`` on each): a tree takes 319 ms in
-        one piece, 203 in 8 segments and 185 in 16; a ring 118 ms in 1 to 4 segments, 122 in 8 and 135 in 16.
+        Segments use links that would be idle meanwhile (``benchmarks/segments.py``), so a schedule in which every rank
+        sends in every round goes in one piece.
         """
         busy, widest = self._busy_and_widest
         return 1 if busy else max(1, min(MOST_SEGMENTS, -(-(nbytes * widest // self.chunks) // MESSAGE)))
@@ -123,7 +121,6 @@ def pipelined(schedule: Schedule, segments: int) -> Schedule:
 
 
 def _joined(under_way: Sequence[tuple[Round, int]]) -> Round:
-    """Rounds at the same time, each with its chunks moved by a number."""
     phases = dict.fromkeys(turn.phase for turn, _ in reversed(under_way))
     return Round(
         ", ".join(phases),
@@ -141,6 +138,5 @@ def chunk_bounds(length: int, chunks: int) -> Ranks:
 
 
 def number_hosts(names: Sequence[str]) -> list[int]:
-    """Number the hosts of all ranks, given by any names, from 0 on in the order of ranks."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return [numbers[name] for name in names]

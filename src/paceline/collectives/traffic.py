@@ -24,8 +24,7 @@ class Bucket:
 def plan_buckets(sizes: Sequence[int], element: int, first: int, later: int) -> list[Bucket]:
     """Cut parameters of ``sizes`` elements into buckets, last parameter first, as backward produces gradients.
 
-    The first bucket holds about ``first`` bytes and each later one ``later``; a parameter is never split, so a bucket
-    may be larger than its limit by less than one parameter.
+    The first bucket holds at least ``first`` bytes and each later one ``later``; a parameter is never split.
     """
     buckets: list[Bucket] = []
     stop = sum(sizes)
@@ -45,7 +44,6 @@ def swaps(workers: int, size: int) -> bool:
 
 
 def ring_bytes(size: int, workers: int) -> int:
-    """What each worker sends, and receives, in a ring all-reduce of ``size`` bytes."""
     return 2 * (workers - 1) * size // workers
 
 
@@ -67,8 +65,7 @@ def traffic_of_all(
 ) -> list[tuple[int, int]]:
     """Bytes that each rank (sends, receives) when a tensor of ``size`` bytes travels in so many segments.
 
-    The tensor is whole elements of ``element`` bytes, and so are chunks. Like rounds are counted at once: a message of
-    k rounds carries the k chunks up to its own, counted round.
+    Like rounds are counted at once: a message of k rounds carries the k chunks up to its own, counted round.
     """
     chunks = schedule.chunks
     cuts = chunk_bounds(size // element, chunks * segments)

@@ -1,10 +1,10 @@
 """What the time of an operator is learned from: its sizes as logarithms, and how long it would take at best."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from math import ceil, log2
-from typing import NamedTuple
+from dataclasses import dataclass
+from math import ceil, log, log2, prod
 
+from paceline.clusters.profile import Positive
 from paceline.costs.trace.operator import (
     Attention,
     Convolution,
@@ -24,13 +24,12 @@ CACHED = (18.0, 30.0)
 """Powers of two: a step that moves fewer bytes leaves all in some cache, one that moves more leaves nothing."""
 
 
-class DevicePeaks(NamedTuple):
-    """What the device can do at best."""
+@dataclass(frozen=True, kw_only=True)
+class DevicePeaks:
+    """What the device can do at best: operations a second, and bytes a second of memory."""
 
-    flops: float
-    """Operations a second."""
-    bandwidth: float
-    """Bytes a second, of memory."""
+    flops: Positive
+    bandwidth: Positive
 
 
 def curve_name(operator: Operator) -> str:
@@ -48,88 +47,52 @@ def curve_name(operator: Operator) -> str:
     return f"{operator.name} channels last" if shape.channels_last else operator.name
 
 
+def bytes_moved(operators: Iterable[Operator]) -> float:
+    return float(sum(operator.read + operator.written for operator in operators))
+
+
 def features(operator: Operator, moved: float) -> list[float]:
     """Sizes as powers of two, and flags; of the same length for all operators of a kind.
 
     ``moved`` are the bytes that the whole step moves: in a small step, caches still hold what an operator needs.
     """
-    return [min(CACHED[1], max(CACHED[0], _log(moved))), *_own(operator)]
-
-
-def bytes_moved(operators: Iterable[Operator]) -> float:
-    return float(sum(operator.read + operator.written for operator in operators))
-
-
-def _own(operator: Operator) -> list[float]:
+    flags: list[float] = []
     match operator.shape:
         case Convolution() as shape:
-            return _convolution(shape)
+            sizes, flags = _convolution(shape)
         case Product() as shape:
             sizes = [shape.batch, shape.m, shape.n, shape.k]
-            return [*map(_log, sizes)]
         case Window() as shape:
-            return [
-                _log(shape.batch * shape.channels),
-                _log(shape.out_height * shape.out_width),
-                _log(shape.height * shape.width),
-                _log(shape.kernel_height * shape.kernel_width),
-            ]
+            sizes = [shape.batch * shape.channels, prod(shape.out), prod(shape.size), prod(shape.kernel)]
         case Attention() as shape:
             sizes = [shape.batch * shape.heads, shape.queries, shape.keys, shape.width]
-            return [*map(_log, sizes), 2.0 * shape.causal]
+            flags = [2.0 * shape.causal]
         case Norm() as shape:
             sizes = [operator.elements, shape.places, shape.channels, shape.groups]
-            return [*map(_log, sizes), 4.0 * operator.scattered]
+            flags = [4.0 * operator.scattered]
         case Recurrence() as shape:
-            return [*map(_log, (shape.batch, shape.length, shape.inputs, shape.hidden))]
-    moved, elements = operator.read + operator.written, max(operator.elements, 1)
-    # The third is what is moved beyond one reading and one writing.
-    own = [elements, moved / elements, moved - 8 * elements]
-    return [*map(_log, own), 4.0 * operator.scattered]
+            sizes = [shape.batch, shape.length, shape.inputs, shape.hidden]
+        case _:
+            own, elements = operator.read + operator.written, max(operator.elements, 1)
+            # The third is what is moved beyond one reading and one writing.
+            sizes, flags = [elements, own / elements, own - 8 * elements], [4.0 * operator.scattered]
+    logs = [log2(max(size, 1)) for size in (moved, *sizes)]
+    return [min(CACHED[1], max(CACHED[0], logs[0])), *logs[1:], *flags]
 
 
-def scales(kind: Kind) -> list[float]:
-    """How far two operators may lie apart in each feature and still say something about each other; one each."""
-    return [6.0, *_SCALES.get(kind, [4.0, 4.0, 8.0, 3.0])]
-
-
-def at_best(operator: Operator, peaks: DevicePeaks) -> float:
-    """Seconds of computing, then of moving, then of the call, one after the other: a smooth roofline."""
-    flops, moved = operator.flops, float(operator.read + operator.written)
-    if isinstance(operator.shape, Convolution):
-        flops *= inside(operator.shape)
-        moved += 2 * weight_bytes(operator.shape)  # reordered for the kernel, which does not stream
-    return flops / peaks.flops + moved / peaks.bandwidth + CALL
-
-
-def inside(shape: Convolution) -> float:
-    """The part of a convolution's operations that fall on the image; those on its padding are skipped."""
-    if shape.dimensions == 3:
-        return 1.0
-    if shape.transposed:  # the other way round
-        shape = replace(
-            shape,
-            transposed=False,
-            height=shape.out_height,
-            width=shape.out_width,
-            out_height=shape.height,
-            out_width=shape.width,
-        )
-    tall = _inside(
-        shape.height, shape.out_height, shape.kernel_height, shape.stride_height, shape.padding_height
-    )
-    return tall * _inside(
-        shape.width, shape.out_width, shape.kernel_width, shape.stride_width, shape.padding_width
-    )
-
-
-def _inside(size: int, out: int, kernel: int, stride: int, padding: int) -> float:
-    """Along one side; dilation is left aside."""
-    if not padding:
-        return 1.0
-    starts = (place * stride - padding for place in range(out))
-    taps = sum(max(0, min(start + kernel, size) - max(start, 0)) for start in starts)
-    return max(taps, 1) / (out * kernel)
+def _convolution(shape: Convolution) -> tuple[list[float], list[float]]:
+    ins, outs = shape.inputs / shape.groups, shape.outputs / shape.groups
+    area = prod(shape.kernel)
+    sizes = [shape.batch, ins, outs, shape.groups, prod(shape.out), shape.out[1], area, shape.kernel[1]]
+    return [*sizes, max(shape.stride)], [
+        -log2(_inside(shape)),
+        *(log2(ceil(size / wide) * wide / size) for size in (ins, outs) for wide in (WIDE, 4 * WIDE)),
+        3.0 * (area == 1 and prod(shape.stride) == 1),
+        3.0 * (shape.groups > 1 and ins == 1),
+        2.0 * (shape.groups == 1 and ins <= 3),
+        2.0 * shape.data,
+        2.0 * (shape.batch == 1),
+    ]
 
 
 _SCALES: Mapping[Kind, list[float]] = {
@@ -142,33 +105,40 @@ _SCALES: Mapping[Kind, list[float]] = {
 }
 
 
-def _convolution(shape: Convolution) -> list[float]:
-    ins, outs = shape.inputs / shape.groups, shape.outputs / shape.groups
-    area = shape.kernel_height * shape.kernel_width
-    pointwise = area == 1 and shape.stride_height * shape.stride_width == 1
-    return [
-        _log(shape.batch),
-        _log(ins),
-        _log(outs),
-        _log(shape.groups),
-        _log(shape.out_height * shape.out_width),
-        _log(shape.out_width),
-        _log(area),
-        _log(shape.kernel_width),
-        _log(max(shape.stride_height, shape.stride_width)),
-        -log2(inside(shape)),
-        *(log2(ceil(size / wide) * wide / size) for size in (ins, outs) for wide in (WIDE, 4 * WIDE)),
-        3.0 * pointwise,
-        3.0 * (shape.groups > 1 and ins == 1),
-        2.0 * (shape.groups == 1 and ins <= 3),
-        2.0 * shape.data,
-        2.0 * (shape.batch == 1),
-    ]
+def scales(kind: Kind) -> list[float]:
+    """How far two operators may lie apart in each feature and still say something about each other."""
+    return [6.0, *_SCALES.get(kind, [4.0, 4.0, 8.0, 3.0])]
+
+
+def at_best(operator: Operator, peaks: DevicePeaks) -> float:
+    """Seconds of computing, then of moving, then of the call, one after the other: a smooth roofline."""
+    flops, moved = operator.flops, float(operator.read + operator.written)
+    if isinstance(operator.shape, Convolution):
+        flops *= _inside(operator.shape)
+        moved += 2 * weight_bytes(operator.shape)  # reordered for the kernel, which does not stream
+    return flops / peaks.flops + moved / peaks.bandwidth + CALL
+
+
+def logarithm(operator: Operator, seconds: float, limits: DevicePeaks) -> float:
+    """What a curve learns from a measured call."""
+    return log(seconds / at_best(operator, limits))
 
 
 def weight_bytes(shape: Convolution) -> float:
-    return 4.0 * shape.inputs * shape.outputs // shape.groups * shape.kernel_height * shape.kernel_width
+    return 4.0 * shape.inputs * shape.outputs // shape.groups * prod(shape.kernel)
 
 
-def _log(size: float) -> float:
-    return log2(max(size, 1))
+def _inside(shape: Convolution) -> float:
+    """The part of a convolution's operations that fall on the image; those on its padding are skipped."""
+    if shape.dimensions == 3:
+        return 1.0
+    sizes, outs = (shape.out, shape.size) if shape.transposed else (shape.size, shape.out)
+    part = 1.0
+    for size, out, kernel, stride, padding in zip(
+        sizes, outs, shape.kernel, shape.stride, shape.padding, strict=True
+    ):
+        if padding:  # dilation is left aside
+            starts = (place * stride - padding for place in range(out))
+            taps = sum(max(0, min(start + kernel, size) - max(start, 0)) for start in starts)
+            part *= max(taps, 1) / (out * kernel)
+    return part

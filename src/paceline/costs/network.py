@@ -18,22 +18,21 @@ class FlowGroup:
     """Flows that share the same links with others, and so are equally fast.
 
     How many bytes each has sent since the group began is one number for all of them, so that time passes for a
-    group in one addition, and the next to end is the one that is to get the least far (virtual time, as in fair
-    queueing; Parekh and Gallager, 1993).
+    group in one addition (virtual time, as in fair queueing; Parekh and Gallager, 1993).
     """
 
     cap: float
     """What the links that a flow has for itself let through."""
     shared: tuple[tuple[int, float], ...]
-    """The links on which others are met, and how often each is crossed."""
+    """The links that others use too, and how often each is crossed."""
     rate: float = 0.0
     end: float = inf
-    """When the next flow ends, if nothing else happens."""
+    """When the next flow ends."""
     sent: float = 0.0
     """Bytes that a flow has sent which was there from the beginning."""
     flows: int = 0
     order: list[tuple[float, int, "Flow"]] = field(default_factory=list)
-    """A heap by where each flow ends; those that have gone elsewhere are still in it."""
+    """A heap by where each flow ends; those that have left the group are still in it."""
 
     def first(self) -> float:
         """Where the next flow ends, in bytes sent; infinity in a group that is empty."""
@@ -54,23 +53,19 @@ class FlowGroup:
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """Bytes under way over some links at once; a link that it crosses k times counts k times."""
+    """Bytes under way over some links at once."""
 
     number: int
     crosses: Mapping[int, float]
-    """Link to how often it is crossed."""
+    """Link to how often it is crossed, and counts."""
     done: Done
     group: FlowGroup
     ends_at: float = 0.0
     """The bytes that its group has sent when it ends."""
 
-    @property
-    def rate(self) -> float:
-        return self.group.rate
-
 
 NOWHERE = FlowGroup(inf, ())
-"""Where flows are that have ended or not begun."""
+"""The group of flows that have ended or not begun."""
 
 
 class FlowNetwork:
@@ -94,12 +89,6 @@ class FlowNetwork:
     def idle(self) -> bool:
         return not self._flows
 
-    @property
-    def flows(self) -> Sequence[Flow]:
-        """What is under way, by start; read only."""
-        self._settle()
-        return list(self._flows.values())
-
     def start(self, now: float, size: float, crosses: Mapping[int, float], done: Done) -> Flow:
         """Send ``size`` bytes from now on; ``done`` is called from ``advance`` when the last has left."""
         self._move(now)
@@ -117,14 +106,8 @@ class FlowNetwork:
         self._settled = False
         return flow
 
-    def drop(self, now: float, flow: Flow) -> None:
-        """Forget a flow."""
-        self._move(now)
-        self._remove({flow.number: flow})
-        self._settled = False
-
     def next_end(self) -> float:
-        """When the next flow ends if nothing else happens; infinity where there is none."""
+        """When the next flow ends; infinity where there is none."""
         self._settle()
         return self._next
 
@@ -145,10 +128,9 @@ class FlowNetwork:
         passed = now - self._now
         if passed > 0:
             self._settle()
-        self._now = now
-        if passed > 0:
             for group in self._groups.values():
                 group.sent += group.rate * passed
+        self._now = now
 
     def _join(self, flow: Flow, left: float) -> None:
         """Put a flow with ``left`` bytes to go into the group that shares the same links."""
@@ -192,13 +174,13 @@ class FlowNetwork:
         self._regroup(flow for number, flow in alone.items() if number not in flows)
 
     def _settle(self) -> None:
-        """Share the links anew if flows have come or gone since; many often do so at the same moment."""
-        if not self._settled:
-            self._settled = True
-            self._share()
+        """Share the links anew if flows have started or ended since; many often do so at the same moment.
 
-    def _share(self) -> None:
-        """Give every group its fair rate, and see when the next flow ends."""
+        Gives every group its fair rate, and finds when the next flow ends.
+        """
+        if self._settled:
+            return
+        self._settled = True
         sharing: dict[int, list[FlowGroup]] = {}
         entangled = False
         for group in self._groups.values():
@@ -250,15 +232,12 @@ class FlowNetwork:
                 slowest.pop()
             limited = slowest[-1].cap <= level
             for group in [slowest[-1]] if limited else sharing[tightest]:
-                if waiting.pop(id(group), None) is not None:
-                    self._freeze(group, group.cap if limited else level, room, demand)
-
-    @staticmethod
-    def _freeze(group: FlowGroup, rate: float, room: dict[int, float], demand: dict[int, float]) -> None:
-        group.rate = rate
-        for link, times in group.shared:
-            weight = times * group.flows
-            room[link] = max(0.0, room[link] - rate * weight)
-            demand[link] -= weight
-            if demand[link] <= 1e-9:
-                del demand[link]
+                if waiting.pop(id(group), None) is None:
+                    continue
+                group.rate = group.cap if limited else level
+                for link, times in group.shared:
+                    weight = times * group.flows
+                    room[link] = max(0.0, room[link] - group.rate * weight)
+                    demand[link] -= weight
+                    if demand[link] <= 1e-9:
+                        del demand[link]

@@ -1,29 +1,29 @@
-"""Stated times that were measured: the typical step of a recorded run."""
+"""Steps that were measured: the typical step of a recorded run, and how much and how fast its steps go."""
 
 from collections.abc import Iterable
 from math import log
 from statistics import fmean, quantiles
 from typing import NamedTuple
 
-from paceline.clusters.cluster import StepTimes
 from paceline.errors import UsageError
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
-from paceline.records.spans import StepRecord, TimeLedger
+from paceline.records.spans import StepBreakdown, StepRecord, TimeLedger
 
 MIDDLE = 1.349
 """Standard deviations between the first and the third quartile of a normal distribution."""
 
 
-class Typical(NamedTuple):
-    """A worker's typical step."""
+class RecordedStep(NamedTuple):
+    """A worker's typical step on ``samples`` samples, without communication."""
 
-    times: StepTimes
+    step: StepBreakdown
     samples: int
-    """How many samples such a step trains on."""
+    checkpoint: float = 0.0
+    """Seconds of writing one."""
 
 
-def typical_step(folder: RunFolder) -> Typical:
+def typical_step(folder: RunFolder) -> RecordedStep:
     """The typical step of the recorded worker that computes fastest, over whole mini-batches and without warm-up.
 
     A worker that was slowed on purpose is thereby left out, unless all were. The little that lies between the parts
@@ -37,7 +37,23 @@ def typical_step(folder: RunFolder) -> Typical:
         raise UsageError(
             f"{folder.path} holds fewer than 2 recorded steps; give the folder of a run that trained"
         )
-    return min(found, key=_seconds_a_sample)
+    return min(found, key=lambda one: (one.step.forward + one.step.backward) / one.samples)
+
+
+def _typical(records: list[StepRecord]) -> RecordedStep | None:
+    steps = [record for record in records if record.is_step and not record.warm_up]
+    samples = max((record.samples for record in steps), default=0)
+    if not samples:
+        return None
+    ledger = TimeLedger()
+    for record in steps:
+        if record.samples == samples:
+            ledger.add(record)
+    usual = ledger.totals().typical
+    step = StepBreakdown(
+        data=usual.data + usual.other, forward=usual.forward, backward=usual.backward, apply=usual.apply
+    )
+    return RecordedStep(step, samples, _usual(_length(record, "checkpoint") for record in records))
 
 
 def check_alone(folder: RunFolder) -> None:
@@ -79,30 +95,6 @@ def usual_pace(folder: RunFolder, together: int = 1) -> float:
             f"{folder.path} has no {together} steps of whole mini-batches in a row; train for longer"
         )
     return _usual(paces)
-
-
-def _typical(records: list[StepRecord]) -> Typical | None:
-    steps = [record for record in records if record.is_step and not record.warm_up]
-    samples = max((record.samples for record in steps), default=0)
-    if not samples:
-        return None
-    ledger = TimeLedger()
-    for record in steps:
-        if record.samples == samples:
-            ledger.add(record)
-    usual = ledger.totals().typical
-    times = StepTimes(
-        data=usual.data + usual.other,
-        forward=usual.forward,
-        backward=usual.backward,
-        apply=usual.apply,
-        checkpoint=_usual(_length(record, "checkpoint") for record in records),
-    )
-    return Typical(times, samples)
-
-
-def _seconds_a_sample(typical: Typical) -> float:
-    return ((typical.times.forward or 0.0) + (typical.times.backward or 0.0)) / typical.samples
 
 
 def _length(record: StepRecord, kind: str) -> float:

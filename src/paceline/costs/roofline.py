@@ -1,20 +1,19 @@
 """A device by its data sheet alone: an operator is bound by computing or by memory (Williams et al., 2009).
 
-How much of a data sheet's peak an operator gets, by rule of thumb.
-
-Large matrix products reach 0.88 of a V100's plain peak, and 0.74 to 0.76 of the peak of its and an A100's matrix units,
-in the measurements of github.com/mli/transformers-benchmarks; Paleo (Qi et al., ICLR 2017) takes 0.62 for a K40;
-streaming kernels reach about 0.8 of a GPU's memory bandwidth and 0.7 of a CPU's. The rest is judgement, checked against
-NVIDIA's published training rates of ResNet-50. All of it is what a calibration replaces.
+How much of a data sheet's peak an operator gets, by rule of thumb: large matrix products reach 0.88 of a V100's plain
+peak, and 0.74 to 0.76 of the peak of its and an A100's matrix units, in the measurements of
+github.com/mli/transformers-benchmarks; Paleo (Qi et al., ICLR 2017) takes 0.62 for a K40; streaming kernels reach about
+0.8 of a GPU's memory bandwidth and 0.7 of a CPU's. The rest is judgement, checked against NVIDIA's published training
+rates of ResNet-50. All of it is what a calibration replaces.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from math import log
-from typing import Literal
+from dataclasses import dataclass
+from math import log, prod
+from typing import NamedTuple, get_args
 
 from paceline.clusters.catalogue import DeviceSheet
-from paceline.costs.trace.operator import Convolution, Kind, Operator, Product, Recurrence, Shape
+from paceline.costs.trace.operator import Convolution, Kind, MatrixKind, Operator, Product, Recurrence, Shape
 from paceline.costs.trace.trace import Trace
 from paceline.errors import UsageError, unknown
 
@@ -23,13 +22,12 @@ TORCH = "torch"
 WIDTHS: Mapping[str, int] = {TORCH: 4, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 """Number formats, and the bytes of an element in memory."""
 
-_MATRIX: tuple[Kind, ...] = ("convolution", "product", "attention", "recurrence")
+_MATRIX: tuple[Kind, ...] = get_args(MatrixKind)
 _CORES_FOR_MEMORY = 4
 """A fourth of a CPU's cores can use all of its memory bandwidth, by rule of thumb."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeakShare:
+class PeakShare(NamedTuple):
     """Of what the data sheet promises, at large sizes: each above 0 and at most 1."""
 
     compute: float
@@ -68,8 +66,6 @@ CPU: Mapping[Kind, PeakShare] = {
     "optimizer": PeakShare(0.1, 0.7),
 }
 
-SHARES: Mapping[Literal["gpu", "cpu"], Mapping[Kind, PeakShare]] = {"gpu": GPU, "cpu": CPU}
-
 _HALF_WIDTH = 8
 """Columns of a product that get half of what many columns get: tiles are about so wide, and padded."""
 _HALF_DEPTH = 32
@@ -82,25 +78,13 @@ def fullness(shape: Shape) -> float:
         case Product():
             width, depth = min(shape.m, shape.n), shape.k
         case Convolution():
-            width = shape.outputs // shape.groups
-            depth = shape.inputs // shape.groups * shape.kernel_height * shape.kernel_width
+            width, depth = shape.outputs // shape.groups, shape.inputs // shape.groups * prod(shape.kernel)
         case Recurrence():
             width, depth = 4 * shape.hidden, shape.hidden
         case _:
             return 1.0
     width, depth = max(width, 1), max(depth, 1)  # an empty product takes its overhead
     return width / (width + _HALF_WIDTH) * depth / (depth + _HALF_DEPTH)
-
-
-def fits_matrix_units(shape: Shape) -> bool:
-    """Whether a product is wide enough for matrix units; depthwise convolutions are not."""
-    match shape:
-        case Product():
-            return min(shape.m, shape.n, shape.k) >= _HALF_WIDTH
-        case Convolution():
-            return shape.outputs // shape.groups >= _HALF_WIDTH
-        case _:
-            return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +105,6 @@ class Roofline:
     """Seconds a call: launching a kernel, dispatching an operator."""
     spread: float = log(1.5)
     """Data sheets say little: two thirds of predictions are taken to be within a factor of 1.5."""
-    shares: Mapping[Kind, PeakShare] = field(default_factory=dict, hash=False)
-    """Instead of the usual ones of GPUs and CPUs, for the kinds that are in it."""
 
     def __post_init__(self) -> None:
         for name in (self.format, self.traced):
@@ -150,7 +132,7 @@ class Roofline:
         return self
 
     def seconds(self, operator: Operator) -> float:
-        share = self.shares.get(operator.kind) or SHARES[self.sheet.kind][operator.kind]
+        share = (GPU if self.sheet.kind == "gpu" else CPU)[operator.kind]
         # Libraries choose the quicker way: matrix units that are no better on paper are harder to keep busy.
         rate = self._part * max(self.sheet.flops * share.compute, self._matrix_peak(operator) * share.matrix)
         moved = (operator.read + operator.written) * self._narrowing(operator.kind)
@@ -164,8 +146,14 @@ class Roofline:
         return self._part * max(self.sheet.flops, self._matrix_peak(operator))
 
     def _matrix_peak(self, operator: Operator) -> float:
-        """Of the matrix units; 0 where they are not used."""
-        if operator.kind not in _MATRIX or not fits_matrix_units(operator.shape):
+        """Of the matrix units; 0 where they are not used, as for products that are too narrow for them."""
+        shape = operator.shape
+        side = _HALF_WIDTH
+        if isinstance(shape, Product):
+            side = min(shape.m, shape.n, shape.k)
+        elif isinstance(shape, Convolution):
+            side = shape.outputs // shape.groups
+        if operator.kind not in _MATRIX or side < _HALF_WIDTH:
             return 0.0
         return self.sheet.tensor_flops.get(self._format(operator.kind), 0.0)
 

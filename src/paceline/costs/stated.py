@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from paceline.clusters.cluster import Cluster, StepTimes, takes_turn
 from paceline.errors import UsageError
+from paceline.records.spans import StepBreakdown
 
 
 class GradientTimes(NamedTuple):
@@ -67,34 +68,32 @@ class StatedCosts:
     """Gradients of an update, where a rank stands for several workers; None: as many as arrive."""
     updating: float = 1.0
     """How many times as long servers take for an update; lower is faster."""
-    forward: float = field(init=False)
-    backward: float = field(init=False)
+    step: StepBreakdown = field(init=False)
 
     def __post_init__(self) -> None:
-        for part in ("forward", "backward"):
-            seconds = getattr(self.times, part)
-            if seconds is None:
-                raise UsageError(
-                    f"the cluster does not say how long {part} takes: add {part}, for example {part}='1 ms'"
-                )
-            object.__setattr__(self, part, seconds)
+        if self.times.step is None:
+            raise UsageError(
+                "the cluster does not say how long a step takes: add forward and backward, for example "
+                "forward='1 ms' and backward='2 ms'"
+            )
+        object.__setattr__(self, "step", self.times.step)
 
     @property
     def steady(self) -> bool:
-        """Whether there is no jitter, and no rank is slow only in turns."""
         return self.times.jitter == 0 and not (self.turns and self.slow)
 
     def gradient(self, rank: int, samples: int, step: int) -> GradientTimes:
         scale = self._scale(rank, step) * samples / self.batch_sizes[rank]
         slowed = self.slow.get(rank, 1.0) if takes_turn(rank, step, self.turns) else 1.0
         compute = scale * slowed
-        return GradientTimes(self.times.data * scale, self.forward * compute, self.backward * compute)
+        one = self.step
+        return GradientTimes(one.data * scale, one.forward * compute, one.backward * compute)
 
     def apply(self, rank: int, step: int) -> float:
-        return self.times.apply * self._scale(rank, step)
+        return self.step.apply * self._scale(rank, step)
 
     def evaluate(self, rank: int, samples: int) -> float:
-        stated = self.forward if self.times.evaluate is None else self.times.evaluate
+        stated = self.step.forward if self.times.evaluate is None else self.times.evaluate
         return stated / self.speeds[rank] * samples / self.batch_sizes[rank]
 
     def checkpoint(self, rank: int, size: int) -> float:  # noqa: ARG002
@@ -106,7 +105,7 @@ class StatedCosts:
     def update(self, rank: int, share: float, gradients: int) -> float:  # noqa: ARG002
         """Each gradient as stated, and a worker's own step on a device of speed 1, in proportion to the share."""
         brought = gradients if self.gradients is None else self.gradients
-        return self.updating * (self.times.apply + self.times.aggregate * brought) * share
+        return self.updating * (self.step.apply + self.times.aggregate * brought) * share
 
     def _scale(self, rank: int, step: int) -> float:
         if not self.times.jitter:

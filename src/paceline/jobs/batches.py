@@ -111,25 +111,32 @@ def batch_like(take: Callable[[Tensor], Batch], samples: int) -> Batch:
     same with every sample, whether samples are stacked, padded or joined.
     """
     device = torch.get_default_device()
+
+    def copies(count: int) -> Batch:
+        return take(torch.zeros(count, dtype=torch.int64))
+
     # Samples are real tensors, whatever a trace makes of the calls around.
     with torch.device("cpu"), torch._C._DisableTorchDispatch():
         if device.type != "meta":
-            return to_device(_first(take, samples), device)
-        made = _scaled(tensors_of(_first(take, 1)), two := tensors_of(pair := _first(take, 2)), samples)
-        if made is None or not two:
-            return map_tensors(lambda tensor: tensor.to(device), _first(take, samples))
-        shapes = iter(made)
+            return to_device(copies(samples), device)
+        pair = copies(2)
+        one, two = ([tensor.shape for tensor in tensors_of(batch)] for batch in (copies(1), pair))
+        if not two or [len(shape) for shape in one] != [len(shape) for shape in two]:
+            return map_tensors(lambda tensor: tensor.to(device), copies(samples))
+        shapes = (
+            [side + (more - side) * (samples - 1) for side, more in zip(*sides, strict=True)]
+            for sides in zip(one, two, strict=True)
+        )
         return map_tensors(lambda tensor: torch.empty(next(shapes), dtype=tensor.dtype, device=device), pair)
 
 
 def describe(thing: Any) -> str:
+    kind = f"a {type(thing).__name__}"
     if isinstance(thing, Tensor):
         return f"a tensor of shape {list(thing.shape)}"
     if isinstance(thing, Mapping):
-        return f"a {type(thing).__name__} with the keys {', '.join(map(str, thing)) or 'of nothing'}"
-    if isinstance(thing, tuple | list):
-        return f"a {type(thing).__name__} of {len(thing)}"
-    return f"a {type(thing).__name__}"
+        return f"{kind} with the keys {', '.join(map(str, thing)) or 'of nothing'}"
+    return f"{kind} of {len(thing)}" if isinstance(thing, tuple | list) else kind
 
 
 def _has_target(batch: Batch) -> bool:
@@ -167,21 +174,7 @@ def _own_loss(job: "StepDefinition", outputs: Any) -> Tensor:
     )
 
 
-def _first(take: Callable[[Tensor], Batch], samples: int) -> Batch:
-    return take(torch.zeros(samples, dtype=torch.int64))
-
-
 def tensors_of(batch: Batch) -> list[Tensor]:
     found: list[Tensor] = []
     map_tensors(found.append, batch)
     return found
-
-
-def _scaled(one: list[Tensor], two: list[Tensor], samples: int) -> list[list[int]] | None:
-    """The shapes for ``samples`` samples by those for one and two; None where the two do not match."""
-    if [tensor.dim() for tensor in one] != [tensor.dim() for tensor in two]:
-        return None
-    return [
-        [side + (more - side) * (samples - 1) for side, more in zip(a.shape, b.shape, strict=True)]
-        for a, b in zip(one, two, strict=True)
-    ]

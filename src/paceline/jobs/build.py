@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from paceline import specs
 from paceline.errors import UsageError
 from paceline.jobs import DATA, MODELS, OPTIMIZERS, SCHEDULES
-from paceline.jobs.batches import Batch, check_loss
+from paceline.jobs.batches import Batch, check_loss, describe
 from paceline.jobs.data import as_data
 from paceline.jobs.datasets import DataSource, Images
 from paceline.jobs.inputs import ImageInput, check_classes, choices, noise
@@ -62,10 +62,7 @@ def correct(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def model_maker(text: str) -> Callable[[tuple[int, ...], int], Callable[[], nn.Module]]:
-    """What makes a model for samples of a shape and a number of classes.
-
-    A shipped model, or a user's own that is written like one, adapts to them; any other makes its module as it is.
-    """
+    """What makes a model for a shape and a number of classes; a user's own ``nn.Module`` is made as it is."""
     make, made = _first_made(text)
     if isinstance(made, nn.Module):
         return lambda _shape, _classes: make
@@ -203,10 +200,7 @@ def _batches_for(
 def _score_loss(where: str, outputs: Any, targets: Tensor) -> Tensor:
     if isinstance(outputs, Tensor) and outputs.dim() == 2:
         return cross_entropy(outputs, targets)
-    found = (
-        f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else f"type {type(outputs).__name__}"
-    )
     raise UsageError(
-        f"{where}: its output is of {found} and not a score a class for each sample, so its loss is unknown; let the "
-        "function return a paceline.Traceable, which says it"
+        f"{where}: its output is {describe(outputs)} and not a score a class for each sample, so its loss is unknown; "
+        "let the function return a paceline.Traceable, which says it"
     )

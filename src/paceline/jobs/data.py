@@ -2,15 +2,16 @@
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
-from paceline.errors import UsageError, describe, users_line
+from paceline.errors import UsageError
 from paceline.jobs.batches import Batch
 from paceline.jobs.job import Data
+from paceline.specs.source import raised
 
 Collate = Callable[[list[Any]], Batch]
 
@@ -62,19 +63,10 @@ class DrawnData(TensorData):
         return self._samples
 
 
-@runtime_checkable
-class MapStyle(Protocol):
-    """What torch calls a map-style data set: a length, and samples by index."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
-
-
 class DatasetData:
-    """Any map-style data set, batched as torch's own loader does it."""
+    """A map-style data set, with a length and samples by index, batched as torch's own loader does it."""
 
-    def __init__(self, dataset: MapStyle, collate: Collate | None = None) -> None:
+    def __init__(self, dataset: Any, collate: Collate | None = None) -> None:
         self.dataset, self._collate = dataset, collate or default_collate
 
     def __len__(self) -> int:
@@ -87,23 +79,17 @@ class DatasetData:
 
 
 def as_data(thing: Any, where: str, collate: Collate | None = None) -> tuple[Data, Batch]:
-    """A torch data set, or a ``Data`` as it is, ready for batches, and a batch of one sample of it.
-
-    ``where`` names it in a mistake.
-    """
+    """A torch data set, or a ``Data`` as it is, ready for batches, and a batch of one sample of it."""
     data = _wrap(thing, where, collate)
     if not len(data):
         raise UsageError(f"{where} has no samples; a job needs at least one")
     try:
         return data, data.take(torch.zeros(1, dtype=torch.int64))
     except Exception as error:
-        line = users_line(error)
         hint = ""
         if collate is None and "default_collate" in str(error):
             hint = "; convert it in the data set, or give collate=a function from samples to a batch"
-        raise UsageError(
-            f"{where}: its first sample raised {describe(error)}{f' ({line})' if line else ''}{hint}"
-        ) from error
+        raise UsageError(f"{where}: its first sample raised {raised(error)}{hint}") from error
 
 
 def _wrap(thing: Any, where: str, collate: Collate | None) -> Data:
@@ -116,7 +102,7 @@ def _wrap(thing: Any, where: str, collate: Collate | None) -> Data:
             f"{where} is an IterableDataset, whose samples have no index, so that they cannot be shuffled and shared "
             "among workers; give a Dataset with a length and samples by index"
         )
-    if isinstance(thing, MapStyle):
+    if hasattr(thing, "__len__") and hasattr(thing, "__getitem__"):
         return DatasetData(thing, collate)
     if not (hasattr(thing, "take") and hasattr(thing, "__len__")):
         raise UsageError(

@@ -1,6 +1,10 @@
-"""The data sets that ship: labelled images in memory, read from their usual files or made up."""
+"""The data sets that ship: labelled images in memory, read from their usual files or made up.
+
+``files/datasets.toml`` says where each is looked for and how to get it.
+"""
 
 import gzip
+import tomllib
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +23,8 @@ from paceline.jobs.data import DrawnData, TensorData
 from paceline.jobs.spec import ImageShape, at_least
 
 FILES = Path(__file__).parent / "files"
+Labelled = tuple[Tensor, Tensor]
+"""Pixels, bytes of shape (samples, channels, height, width), and labels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,48 +47,53 @@ class DataSource(Protocol):
         """Read the files in the folder, or in the usual places; a UsageError says what is missing or broken."""
 
 
-def labelled(pixels: Tensor, labels: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> TensorData:
-    """Bytes of shape (samples, channels, height, width) as normalised floats.
+def _places(name: str) -> dict[str, Any]:
+    known: dict[str, Any] = tomllib.loads((FILES / "datasets.toml").read_text())[name]
+    return known
 
-    Mean and deviation are those of pixels / 255, a channel each. The floats are normalised in place, so that they
-    take four bytes a pixel and no more.
-    """
+
+def find_files(name: str, folder: str | None) -> list[Path]:
+    """Each file of a data set by the first of its names that exists, all in one folder."""
+    known = _places(name)
+    roots = known["usual"] if folder is None else [folder]
+    places = [Path(root, sub) for root in roots for sub in ("", *known["inside"])]
+    for place in places:
+        found = [next(filter(Path.is_file, (place / one for one in names)), None) for names in known["files"]]
+        files = [path for path in found if path is not None]
+        if files:
+            if len(files) < len(found):
+                missing = " or ".join(known["files"][found.index(None)])
+                raise UsageError(
+                    f"{place} has no {missing}, but other files of the same data; get all of them"
+                )
+            return files
+    wrong = f"{known['files'][0][0]} is not in {', '.join(dict.fromkeys(map(str, places)))}"
+    if folder is not None and not Path(folder).is_dir():
+        wrong = f"there is no folder {folder}"
+    raise UsageError(f"no {name} data: {wrong}; {known['get']}, or name its data folder")
+
+
+def _images(name: str, train: Labelled, test: Labelled) -> Images:
+    known = _places(name)
+    first, second = (normalised(*part, known["mean"], known["deviation"]) for part in (train, test))
+    return Images(first, second)
+
+
+def normalised(
+    pixels: Tensor, labels: Tensor, mean: Sequence[float], deviation: Sequence[float]
+) -> TensorData:
+    """Floats of about zero mean and unit variance, made in place, so that they take four bytes a pixel and no more."""
     inputs = pixels.to(torch.float32, memory_format=torch.contiguous_format)
     for channel, (middle, spread) in enumerate(zip(mean, deviation, strict=True)):
         inputs[:, channel].sub_(255 * middle).div_(255 * spread)
     return TensorData(inputs, labels.to(torch.int64))
 
 
-def find_files(
-    name: str,
-    folder: str | None,
-    usual: Sequence[str],
-    inside: Sequence[str],
-    files: Sequence[Sequence[str]],
-    get: str,
-) -> list[Path]:
-    """Each of the ``files`` by the first of its names that exists, all in one folder.
-
-    Looks in the folder given, or else in the usual ones, and in the subfolders ``inside`` of each. ``get``
-    tells how to get the data.
-    """
-    places = [Path(root, sub) for root in (usual if folder is None else [folder]) for sub in ("", *inside)]
-    for place in places:
-        found = [next(filter(Path.is_file, (place / name for name in names)), None) for names in files]
-        missing = [" or ".join(names) for names, path in zip(files, found, strict=True) if path is None]
-        if len(missing) < len(files):
-            if missing:
-                raise UsageError(
-                    f"{place} has no {missing[0]}, but other files of the same data; get all of them"
-                )
-            return [path for path in found if path is not None]
-    wrong = f"{files[0][0]} is not in {', '.join(dict.fromkeys(map(str, places)))}"
-    if folder is not None and not Path(folder).is_dir():
-        wrong = f"there is no folder {folder}"
-    raise UsageError(f"no {name} data: {wrong}; {get}, or name its data folder")
+def broken(path: Path, why: str) -> UsageError:
+    return UsageError(f"{path} is damaged or of another kind: {why}; get the file again")
 
 
-def read_bytes(path: Path) -> bytearray:
+def _read_bytes(path: Path) -> bytearray:
     try:
         data = path.read_bytes()
         return bytearray(gzip.decompress(data) if path.suffix == ".gz" else data)
@@ -90,10 +101,6 @@ def read_bytes(path: Path) -> bytearray:
         raise broken(path, f"it does not unpack ({error})") from error
     except OSError as error:
         raise broken(path, f"it cannot be read ({error.strerror or error})") from error
-
-
-def broken(path: Path, why: str) -> UsageError:
-    return UsageError(f"{path} is damaged or of another kind: {why}; get the file again")
 
 
 def refuse_folder(name: str, folder: str | None) -> None:
@@ -106,18 +113,16 @@ class Digits:
     """1,437 + 360 grey 8x8 images of handwritten digits, 10 classes; inside the package."""
 
     def load(self, folder: str | None) -> Images:
-        """Sort by label, keep the order otherwise: every fifth image from the first is for the test.
-
-        So both parts have the same mix of digits and of writers, and no random numbers are needed.
-        """
+        """Sort by label: every fifth image is for the test, so both parts have the same mix of digits and writers."""
         refuse_folder("digits", folder)
-        pixels = _read_idx(FILES / "digits-images-idx3-ubyte.gz", dimensions=3).unsqueeze(1)
-        labels = _read_labels(FILES / "digits-labels-idx1-ubyte.gz", len(pixels))
+        pixels, labels = _read_idx_pair(
+            FILES / "digits-images-idx3-ubyte.gz", FILES / "digits-labels-idx1-ubyte.gz", side=8
+        )
         is_test = torch.zeros(len(labels), dtype=torch.bool)
         is_test[labels.argsort(stable=True)[::5]] = True
-        scale = 16 / 255  # the brightest pixel
+        scale = 16 / 255  # the brightest pixel is 16
         train, test = (
-            labelled(pixels[part], labels[part], (0.3058 * scale,), (0.3762 * scale,))
+            normalised(pixels[part], labels[part], (0.3058 * scale,), (0.3762 * scale,))
             for part in (~is_test, is_test)
         )
         return Images(train, test)
@@ -128,16 +133,7 @@ class FashionMnist:
     """Fashion-MNIST: 60,000 + 10,000 grey 28x28 images of clothes, 10 classes."""
 
     def load(self, folder: str | None) -> Images:
-        files = find_files(
-            "fashion-mnist",
-            folder,
-            usual=("/usr/share/datasets/fashion-mnist", "data/fashion-mnist", "data"),
-            inside=("fashion-mnist", "FashionMNIST/raw"),
-            files=IDX_FILES,
-            get="on Debian 'apt-get install dataset-fashion-mnist' installs it, elsewhere download its four "
-            "idx files (https://github.com/zalandoresearch/fashion-mnist) into data/fashion-mnist",
-        )
-        return _read_idx_pairs(files, mean=0.2860, deviation=0.3530)
+        return _load_idx("fashion-mnist", folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,50 +141,29 @@ class Mnist:
     """MNIST: 60,000 + 10,000 grey 28x28 images of handwritten digits, 10 classes."""
 
     def load(self, folder: str | None) -> Images:
-        files = find_files(
-            "mnist",
-            folder,
-            usual=("data/mnist", "data", "/usr/share/datasets/mnist"),
-            inside=("mnist", "MNIST/raw"),
-            files=IDX_FILES,
-            get="download its four idx files (for example from "
-            "https://ossci-datasets.s3.amazonaws.com/mnist/) into data/mnist",
-        )
-        return _read_idx_pairs(files, mean=0.1307, deviation=0.3081)
+        return _load_idx("mnist", folder)
 
 
-IDX_FILES = [
-    [f"{part}-{what}{mark}{kind}{end}" for mark in "-." for end in ("", ".gz")]
-    for part in ("train", "t10k")
-    for what, kind in (("images", "idx3-ubyte"), ("labels", "idx1-ubyte"))
-]
-"""The four files, each with its possible names; a "." is how some archives unpack."""
+def _load_idx(name: str, folder: str | None) -> Images:
+    train, train_labels, test, test_labels = find_files(name, folder)
+    return _images(name, _read_idx_pair(train, train_labels), _read_idx_pair(test, test_labels))
 
 
-def _read_idx_pairs(files: Sequence[Path], mean: float, deviation: float) -> Images:
-    parts = []
-    for images, labels in (files[:2], files[2:]):
-        pixels = _read_idx(images, dimensions=3)
-        if pixels.shape[1:] != (28, 28):
-            raise broken(images, f"its images are {pixels.shape[1]}x{pixels.shape[2]}, not 28x28")
-        classes = _read_labels(labels, len(pixels))
-        parts.append(labelled(pixels.unsqueeze(1), classes, (mean,), (deviation,)))
-    train, test = parts
-    return Images(train, test)
-
-
-def _read_labels(path: Path, samples: int) -> Tensor:
-    labels = _read_idx(path, dimensions=1)
-    if len(labels) != samples or int(labels.max()) > 9:
+def _read_idx_pair(images: Path, labels: Path, side: int = 28) -> Labelled:
+    pixels, classes = _read_idx(images, dimensions=3), _read_idx(labels, dimensions=1)
+    if pixels.shape[1:] != (side, side):
+        raise broken(images, f"its images are {pixels.shape[1]}x{pixels.shape[2]}, not {side}x{side}")
+    if len(classes) != len(pixels) or int(classes.max()) > 9:
         raise broken(
-            path, f"it has {len(labels):,} labels up to {int(labels.max())}, not {samples:,} from 0 to 9"
+            labels,
+            f"it has {len(classes):,} labels up to {int(classes.max())}, not {len(pixels):,} from 0 to 9",
         )
-    return labels
+    return pixels.unsqueeze(1), classes
 
 
 def _read_idx(path: Path, dimensions: int) -> Tensor:
     """A tensor of bytes: two zero bytes, the type (8), the dimensions and each as 4 bytes, the items."""
-    data = read_bytes(path)
+    data = _read_bytes(path)
     head = 4 + 4 * dimensions
     if len(data) < head or data[:4] != bytes((0, 0, 8, dimensions)):
         raise broken(path, f"it does not begin as an idx file of bytes in {dimensions} dimensions")
@@ -205,26 +180,18 @@ class Cifar10:
 
     def load(self, folder: str | None) -> Images:
         """Read the six .bin files; the Python version is a pickle, which can run code, and is not read."""
-        *train, test = find_files(
-            "cifar10",
-            folder,
-            usual=("data/cifar10", "data"),
-            inside=("cifar-10-batches-bin",),
-            files=[[f"data_batch_{number}.bin"] for number in range(1, 6)] + [["test_batch.bin"]],
-            get="unpack the binary version, not the Python one "
-            "(https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz), into data/cifar10",
-        )
-        return Images(_read_cifar(train), _read_cifar([test]))
+        *train, test = find_files("cifar10", folder)
+        return _images("cifar10", _read_cifar(train), _read_cifar([test]))
 
 
 CIFAR_SAMPLE = 1 + 3 * 32 * 32
 """A label, then the pixels: all red ones, all green ones, all blue ones."""
 
 
-def _read_cifar(files: Sequence[Path]) -> TensorData:
+def _read_cifar(files: Sequence[Path]) -> Labelled:
     parts = []
     for path in files:
-        data = read_bytes(path)
+        data = _read_bytes(path)
         if not data or len(data) % CIFAR_SAMPLE:
             raise broken(
                 path, f"its {len(data):,} bytes are not a whole number of samples of {CIFAR_SAMPLE:,} bytes"
@@ -233,8 +200,7 @@ def _read_cifar(files: Sequence[Path]) -> TensorData:
         if (largest := int(parts[-1][:, 0].max())) > 9:
             raise broken(path, f"a label is {largest}, and labels are 0 to 9")
     samples = torch.cat(parts)
-    mean, deviation = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-    return labelled(samples[:, 1:].view(-1, 3, 32, 32), samples[:, 0], mean, deviation)
+    return samples[:, 1:].view(-1, 3, 32, 32), samples[:, 0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,19 +208,11 @@ class Svhn:
     """SVHN: 73,257 + 26,032 colour 32x32 images of house numbers' digits, 10 classes; needs scipy."""
 
     def load(self, folder: str | None) -> Images:
-        train, test = find_files(
-            "svhn",
-            folder,
-            usual=("data/svhn", "data"),
-            inside=("svhn",),
-            files=[["train_32x32.mat"], ["test_32x32.mat"]],
-            get="download train_32x32.mat and test_32x32.mat (http://ufldl.stanford.edu/housenumbers/) "
-            "into data/svhn",
-        )
-        return Images(_read_svhn(train), _read_svhn(test))
+        train, test = find_files("svhn", folder)
+        return _images("svhn", _read_svhn(train), _read_svhn(test))
 
 
-def _read_svhn(path: Path) -> TensorData:
+def _read_svhn(path: Path) -> Labelled:
     """Cropped house numbers in MATLAB's format: X of shape (32, 32, 3, samples), y from 1 to 10."""
     try:
         from scipy.io import loadmat
@@ -271,9 +229,8 @@ def _read_svhn(path: Path) -> TensorData:
         raise broken(path, f"X is {images.dtype} of shape {images.shape} with {len(labels):,} labels in y")
     if labels.min() < 1 or labels.max() > 10:
         raise broken(path, f"labels run from {labels.min()} to {labels.max()}, and must be 1 to 10")
-    pixels = torch.from_numpy(images).permute(3, 2, 0, 1)
     digits = torch.from_numpy(labels.astype("int64") % 10)  # the files call the digit 0 a 10
-    return labelled(pixels, digits, (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970))
+    return torch.from_numpy(images).permute(3, 2, 0, 1), digits
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,13 +19,11 @@ class Shards:
     B sees. Steps count from 0 and run on through the epochs. An epoch's last global batch may be smaller;
     it is split in proportion to the batch sizes, so a worker may get nothing in it.
 
-    A worker that joins late has a higher rank than these. It goes through all samples in an order of its own, which
-    depends on the seed, its rank and its epoch, in batches of the size of one of these workers.
+    A worker that joins late has a higher rank than these. It goes through all samples in an order of its own.
     """
 
     samples: int
     batch_sizes: tuple[int, ...]
-    """One a worker."""
     seed: int
 
     def __post_init__(self) -> None:
@@ -51,7 +49,7 @@ class Shards:
 
     def size(self, worker: int, step: int) -> int:
         if worker >= len(self.batch_sizes):
-            return len(self._own_range(worker, step)[1])
+            return self._late(worker).size(0, step)
         if (step + 1) % self.steps_per_epoch:
             return self.batch_sizes[worker]
         return self._last_cuts[worker + 1] - self._last_cuts[worker]
@@ -67,20 +65,15 @@ class Shards:
     def indices(self, worker: int, step: int) -> Tensor:
         """The samples of one worker in a step; a view that must not be written to."""
         if worker >= len(self.batch_sizes):
-            epoch, batch_range = self._own_range(worker, step)
-            order = permutation(self.samples, _mix(self.seed, -1 - worker), epoch)
-            return order[batch_range.start : batch_range.stop]
+            return self._late(worker).indices(0, step)
         epoch, batch = divmod(step, self.steps_per_epoch)
         cuts = self._cuts if batch + 1 < self.steps_per_epoch else self._last_cuts
         start = batch * self.global_batch
         order = permutation(self.samples, self.seed, epoch)
         return order[start + cuts[worker] : start + cuts[worker + 1]]
 
-    def _own_range(self, worker: int, step: int) -> tuple[int, range]:
-        """How often a late worker has been through all samples, and the places of a step in its order."""
-        batch = self.batch_size(worker)
-        epoch, place = divmod(step, -(-self.samples // batch))
-        return epoch, range(place * batch, min((place + 1) * batch, self.samples))
+    def _late(self, worker: int) -> "Shards":
+        return Shards(self.samples, (self.batch_size(worker),), _mix(self.seed, -1 - worker))
 
     @cached_property
     def _cuts(self) -> Sequence[int]:

@@ -36,9 +36,8 @@ class Checkpoints:
     def save(self, step: int, rank: int, tree: Tree) -> Path:
         """Write a worker's part of the checkpoint of a step; it is on the disk when this returns."""
         path, identity = self._file(step, rank)
-        self.folder.checkpoints.mkdir(
-            exist_ok=True
-        )  # and no more: a run folder that was deleted stays deleted
+        # No parents: a run folder that was deleted stays deleted.
+        self.folder.checkpoints.mkdir(exist_ok=True)
         path.parent.mkdir(exist_ok=True)
         try:
             write_tensors(path, tree, identity)
@@ -53,32 +52,25 @@ class Checkpoints:
         return read_tensors(*self._file(step, rank))
 
     def is_whole(self, step: int, rank: int) -> bool:
+        return not self._refusal(step, rank)
+
+    def _refusal(self, step: int, rank: int) -> str:
+        """Why this worker's part is not used; empty where it is unaltered and written by this run."""
         try:
             check_tensors(*self._file(step, rank))
-        except (DamagedFile, OSError):
-            return False
-        return True
+        except DamagedFile as damage:
+            return f"{damage}; this checkpoint is not used"
+        except OSError as error:
+            return f"{error.filename} cannot be read ({error.strerror}); this checkpoint is not used"
+        return ""
 
     def valid_steps(self, rank: int) -> tuple[list[int], list[str]]:
         """The steps, newest first, whose file here is whole; and a sentence for each that is not."""
-        whole, refused = [], []
-        for step in self._saved(rank):
-            try:
-                check_tensors(*self._file(step, rank))
-                whole.append(step)
-            except DamagedFile as damage:
-                refused.append(f"{damage}; this checkpoint is not used")
-            except OSError as error:
-                refused.append(
-                    f"{error.filename} cannot be read ({error.strerror}); this checkpoint is not used"
-                )
-        return whole, refused
+        found = {step: self._refusal(step, rank) for step in self._saved(rank)}
+        return [step for step in found if not found[step]], [refusal for refusal in found.values() if refusal]
 
     def prune(self, rank: int) -> None:
-        """Remove this worker's files but the last ``keep``, what its crashes have left, and empty folders.
-
-        Call it when all workers have the last one, so that there is always a step which all can go back to.
-        """
+        """Remove this worker's files but the last ``keep``; call it when all workers have saved the last one."""
         self._keep_last(rank, self.keep)
 
     def make_room(self, rank: int) -> None:
@@ -95,10 +87,7 @@ class Checkpoints:
                     _remove(file)
 
     def forget_after(self, step: int, rank: int) -> None:
-        """Remove this worker's files beyond a step, whole or not, for a run that resumes from there.
-
-        A later crash could otherwise leave a step whose files are of two different runs.
-        """
+        """Remove this worker's files beyond a step: a later crash could leave one with files of two different runs."""
         for newer in self._saved(rank):
             if newer > step:
                 _remove(self._file(newer, rank)[0])
@@ -111,6 +100,7 @@ class Checkpoints:
         return self._file(step, rank)[0].exists()
 
     def _keep_last(self, rank: int, count: int) -> None:
+        """Remove what crashes of this worker have left, too, and empty folders."""
         for folder in self._step_folders().values():
             for file in leftovers(folder, self._file(0, rank)[0].name):
                 file.unlink(missing_ok=True)

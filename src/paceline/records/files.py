@@ -53,7 +53,6 @@ def listing(folder: Path, pattern: str) -> list[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the folder's list of names survive a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -85,7 +84,6 @@ def _plain(document: Any) -> Any:
 
 
 def to_document(value: Any) -> Any:
-    """A dataclass and all that is in it as plain JSON values."""
     return msgspec.to_builtins(value, str_keys=True)
 
 
@@ -99,7 +97,6 @@ def write_sealed(path: Path, document: dict[str, Any]) -> None:
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """Read what ``write_sealed`` wrote, without the digest; else raise DamagedFile."""
     document = read_json(path)
     if not isinstance(document, dict):
         raise DamagedFile(path, "is not a document")

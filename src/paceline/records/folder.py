@@ -43,7 +43,6 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.tensorboard = self.path / "tensorboard"
         self.trace = self.path / "trace.json.gz"
-        """Every worker's spans for Perfetto and Chrome."""
         self.join = self.path / "join.json"
         """Where a run with servers can be joined while it goes on."""
         self.join_secret = self.path / "join.secret"
@@ -65,7 +64,6 @@ class RunFolder:
         return self.path / f"failure-{who}.txt"
 
     def lock(self, node: int) -> Path:
-        """What the processes of one node hold while they use the folder."""
         return self.path / f"lock-{node}"
 
     def lock_nodes(self) -> list[int]:
@@ -73,7 +71,6 @@ class RunFolder:
         return list(_numbered(self.path, "lock-"))
 
     def commits(self, node: int) -> Path:
-        """The steps that every worker and server has saved, as one node knows it."""
         return self.checkpoints / f"complete-{node}.json"
 
     def checkpoint(self, step: int, rank: int, role: str = "rank") -> Path:
@@ -122,11 +119,6 @@ def create(parent: Path, name: str, fill: Fill) -> RunFolder:
     draft = parent / f".{name}.{secrets.token_hex(4)}.tmp"
     try:
         draft.mkdir(parents=True)
-    except OSError as error:
-        raise UsageError(
-            f"the folder {parent} for runs cannot be made ({error.strerror}); choose another"
-        ) from error
-    try:
         fill(RunFolder(draft))
         draft.rename(parent / name)
     except OSError as error:
@@ -148,7 +140,6 @@ def create_new(parent: Path, name: str, utc: datetime, fill: Fill) -> RunFolder:
 
 
 def check_parent(parent: Path) -> None:
-    """Raise a UsageError where no run folder can be made; nothing is written."""
     there = next(path for path in (parent.absolute(), *parent.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         wrong = "cannot be written to" if there.is_dir() else "is not a folder"
@@ -156,7 +147,6 @@ def check_parent(parent: Path) -> None:
 
 
 def check_writable(folder: RunFolder) -> None:
-    """Raise a UsageError where a run cannot resume in its folder; nothing is written."""
     places = (folder.path, folder.checkpoints, folder.events(0).parent, folder.metrics)
     for path in (path for path in places if path.exists()):
         if not os.access(path, os.W_OK | (os.X_OK if path.is_dir() else 0)):
@@ -224,10 +214,7 @@ class RunLock:
 
     @classmethod
     def own(cls, folder: RunFolder, node: int, *, only_read: bool = False) -> Self:
-        """Become the owner of a folder that no process uses, or raise a UsageError that names the owner.
-
-        One that is ``only_read`` need not be writable.
-        """
+        """Become the owner of a folder, or raise a UsageError that names the owner; with ``only_read`` on any disk."""
         lock = cls(folder, node, only_read=only_read)
         lock._take(fcntl.LOCK_EX, timeout=_LOCK_TIMEOUT)
         lock._sign()

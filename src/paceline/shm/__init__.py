@@ -28,8 +28,8 @@ class Options:
 
     run: str = "run"
     """What the shared memory is named after, besides the group."""
-    warn: Callable[[str], None] | None = None
-    """Called on the first rank of a host that has too little memory to share; None is Python's own warning."""
+    warn: Callable[[str], None] = warnings.warn
+    """Called on the first rank of a host that has too little memory to share."""
 
 
 def zeros(
@@ -42,41 +42,24 @@ def zeros(
     """
     found = dist.group.WORLD if group is None else group
     if not isinstance(found, SharedMemoryGroup):
-        raise InvalidCall(f"zeros needs a group whose backend is shm: {_what_it_is(found)}")
+        raise InvalidCall(
+            f"zeros needs a group whose backend is shm, and that this rank is in, not {found!r}: "
+            'call init_process_group("shm") first, or pass one as group='
+        )
     return found.zeros(length, dtype)
-
-
-def _what_it_is(group: object) -> str:
-    if group is None:
-        return "there is no process group; call init_process_group first"
-    if group is dist.GroupMember.NON_GROUP_MEMBER:
-        return "this rank is not in that group; call it only on the group's ranks"
-    if not isinstance(group, dist.ProcessGroup):
-        return f"{group!r} is no process group"
-    try:
-        backend = dist.get_backend(group)
-    except ValueError:
-        return "that group was destroyed"
-    return f"its backend is {backend}; pass another as group="
 
 
 def _create(options: Any, chosen: Options | None) -> SharedMemoryGroup:
     chosen = chosen or Options()
-    given = chosen.warn
     comm = join(
         store=options.store,
         rank=options.group_rank,
         names=options.global_ranks_in_group or range(options.group_size),
-        run=chosen.run,
-        group=str(options.group_id),
+        label=f"{chosen.run}-{options.group_id}",
         timeout=options.timeout.total_seconds(),
-        warn=_warn if given is None else lambda problem, _: given(problem),
+        warn=chosen.warn,
     )
     return SharedMemoryGroup(comm)
-
-
-def _warn(problem: str, calls: int) -> None:
-    warnings.warn(problem, stacklevel=calls + 1)
 
 
 dist.Backend.register_backend("shm", _create, extended_api=True, devices=["cpu"])

@@ -1,30 +1,125 @@
-"""The memory that the ranks of a group share on one host: which are alive, what each asks for, and slots for data."""
+"""The memory that the ranks of a group share on one host: what each asks for, slots for data, boxes for messages."""
 
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from mmap import mmap
+from struct import Struct
+from threading import Lock
 from time import monotonic
 
 import torch
 from torch import Tensor
 
-from paceline.shm import call
-from paceline.shm.barrier import HAS_LEFT, LINE, Barrier, PeerLost, Peers
-from paceline.shm.mailbox import Inbox, Outbox, box_bytes
+from paceline.shm.barrier import HAS_LEFT, LINE, MASK, WORD, Barrier, PeerLost, Peers, address_of, wake
+from paceline.shm.call import DTYPES, ELSEWHERE
+from paceline.shm.operations import InvalidCall
 from paceline.shm.segment import PAGE
 
 PIECE = 2**20
 """Bytes of a slot. Tensors that live elsewhere pass through slots piece by piece: small enough to stay in the cache
 between the rank that writes and those that read, large enough that a barrier for each piece does not matter."""
+EXCHANGED = 512
+"""Bytes that a rank can give the others at a barrier."""
+
+
+BUDGET = 2**18
+"""Bytes of a slot between two ranks; with more ranks the slots become smaller, as there are more of them."""
+SMALLEST = 2**12
+_HEADER = Struct("<qqq")
+"""The message's tag, type and bytes, in a line in front of a slot's data."""
+_FILLED, _EMPTIED = 0, LINE // WORD
+"""The word that the sender writes, and that of the receiver: how many slots were filled, and emptied."""
+
+
+def slot_bytes(size: int) -> int:
+    return max(SMALLEST, BUDGET * 2 // size // SMALLEST * SMALLEST)
+
+
+def box_bytes(size: int) -> int:
+    return 2 * LINE + 2 * (LINE + slot_bytes(size))
+
+
+class Mailbox:
+    """One end of one direction between two ranks. Messages with another tag than that asked for are kept for later."""
+
+    def __init__(self, memory: mmap, start: int, peers: Peers, other: int) -> None:
+        self._memory, self._peers, self._other = memory, peers, other
+        self._capacity = size = slot_bytes(peers.size)
+        self._words = memoryview(memory)[start : start + 2 * LINE].cast("I")
+        self._address = address_of(memory) + start
+        self._starts = [start + 2 * LINE + turn * (LINE + size) for turn in range(2)]
+        whole = torch.frombuffer(memory, dtype=torch.uint8)
+        self._slots = [whole[at + LINE : at + LINE + size] for at in self._starts]
+        self._count = 0
+        """Slots that this end has filled, or emptied."""
+        self._kept: dict[int, deque[tuple[torch.dtype, Tensor]]] = defaultdict(deque)
+        self._lock = Lock()
+        """Held while a message is taken out: several threads may wait, for different tags or any source."""
+
+    def _wait(self, word: int, ready: Callable[[], bool], doing: str) -> None:
+        awaits = lambda rank: rank == self._other and not ready()  # noqa: E731
+        self._peers.wait(self._words, word, self._address, awaits, self._other, doing)
+
+    def _advance(self, word: int) -> None:
+        self._count += 1
+        self._words[word] = self._count & MASK
+        wake(self._address + word * WORD)
+
+    def send(self, tensor: Tensor, tag: int) -> None:
+        """Return when the tensor has left; the other rank need not have taken all of it."""
+        data, words = tensor.view(-1).view(torch.uint8), self._words
+        for start in range(0, max(1, len(data)), self._capacity):
+            part = data[start : start + self._capacity]
+            self._wait(_EMPTIED, lambda: (self._count - words[_EMPTIED]) & MASK < 2, "send")
+            turn = self._count & 1
+            _HEADER.pack_into(self._memory, self._starts[turn], tag, DTYPES.index(tensor.dtype), len(data))
+            self._slots[turn][: len(part)].copy_(part)
+            self._advance(_FILLED)
+
+    def _filled(self) -> bool:
+        return (self._words[_FILLED] - self._count) & MASK > 0
+
+    def receive(self, tensor: Tensor, tag: int) -> None:
+        while not self.offer(tensor, tag):
+            self._wait(_FILLED, lambda: self._filled() or bool(self._kept[tag]), "recv")
+
+    def offer(self, tensor: Tensor, tag: int) -> bool:
+        """Receive if a message of that tag has begun to come in, and say so; those before it are kept."""
+        with self._lock:
+            while not self._kept[tag]:
+                if not self._filled():
+                    return False
+                head, number, size = _HEADER.unpack_from(self._memory, self._starts[self._count & 1])
+                fits = head == tag and DTYPES[number] == tensor.dtype and size == tensor.nbytes
+                target = tensor.view(-1).view(torch.uint8) if fits else torch.empty(size, dtype=torch.uint8)
+                self._take(target)
+                if fits:
+                    return True
+                self._kept[head].append((DTYPES[number], target))
+            dtype, data = self._kept[tag].popleft()
+        if dtype != tensor.dtype or len(data) != tensor.nbytes:
+            raise InvalidCall(
+                f"recv expected {tensor.numel()} x {tensor.dtype} and rank {self._peers.names[self._other]} sent "
+                f"{len(data) // dtype.itemsize} x {dtype}; both sides need the same size and type"
+            )
+        tensor.view(-1).view(torch.uint8).copy_(data)
+        return True
+
+    def _take(self, target: Tensor) -> None:
+        for start in range(0, max(1, len(target)), self._capacity):
+            part = target[start : start + self._capacity]
+            self._wait(_FILLED, self._filled, "recv")
+            part.copy_(self._slots[self._count & 1][: len(part)])
+            self._advance(_EMPTIED)
 
 
 class ArenaLayout:
-    """What lies where in the memory of a group of so many ranks, in bytes from its start."""
+    """What lies where in the memory of a group of so many ranks, in bytes from its start; words of peers come first."""
 
     def __init__(self, size: int) -> None:
-        self.peers = 0
-        self.barrier = self.peers + size * LINE
+        self.barrier = size * LINE
         self.calls = self.barrier + size * LINE
-        self.boxes = self.calls + 2 * size * call.SIZE
+        self.boxes = self.calls + 2 * size * EXCHANGED
         self.slots = -(-(self.boxes + size * size * box_bytes(size)) // PAGE) * PAGE
         self.end = self.slots + 2 * (size + 1) * PIECE
 
@@ -39,11 +134,10 @@ class SlotArena:
         self.rank, self.size, self.names = rank, len(processes), names
         self._memory, self._timeout = memory, timeout
         layout = self._layout = ArenaLayout(self.size)
-        self._peers = Peers(memory, layout.peers, rank, processes, names)
-        self.barrier = Barrier(memory, layout.barrier, self._peers, timeout)
-        self._slots = torch.frombuffer(memory, dtype=torch.uint8)[layout.slots : layout.end]
+        self._peers = Peers(memory, rank, processes, names, timeout)
+        self.barrier = Barrier(memory, layout.barrier, self._peers)
         self._calls = [
-            [layout.calls + (2 * other + turn) * call.SIZE for other in range(self.size)] for turn in range(2)
+            [layout.calls + (2 * other + turn) * EXCHANGED for other in range(self.size)] for turn in range(2)
         ]
         self._typed: dict[torch.dtype, list[list[Tensor]]] = {}
 
@@ -55,50 +149,26 @@ class SlotArena:
     def slots(self, dtype: torch.dtype) -> list[list[Tensor]]:
         """By turn and rank; the last of each turn is for results."""
         if dtype not in self._typed:
-            turns = self._slots.view(2, self.size + 1, PIECE)
+            whole = torch.frombuffer(self._memory, dtype=torch.uint8)[self._layout.slots : self._layout.end]
+            turns = whole.view(2, self.size + 1, PIECE)
             self._typed[dtype] = [[slot.view(dtype) for slot in turn] for turn in turns]
         return self._typed[dtype]
 
     def exchange(self, packed: bytes) -> list[bytes]:
-        """Wait for all ranks, and return what each gave, by rank: as many bytes, no more than a call takes."""
-        self.ask(packed)
+        """Wait for all ranks, and return what each gave, by rank; all give as many bytes."""
+        memory, starts, size = self._memory, self._calls[(self.barrier.beat + 1) & 1], len(packed)
+        memory[starts[self.rank] : starts[self.rank] + size] = packed
         self.barrier.wait()
-        return self._asked(len(packed))
+        return [memory[start : start + size] for start in starts]
 
-    def ask(self, packed: bytes) -> None:
-        """Write what this rank asks for at the next beat."""
-        start = self._calls[(self.barrier.beat + 1) & 1][self.rank]
-        self._memory[start : start + len(packed)] = packed
-
-    def expect(self, packed: bytes) -> None:
-        """After the beat: make sure that all asked for the very same. Raises as ``answers`` does."""
-        size = len(packed)
-        for start in self._calls[self.barrier.beat & 1]:
-            if self._memory[start : start + size] != packed:
-                self.answers(packed)
-
-    def answers(self, packed: bytes) -> list[bytes]:
-        """After the beat: what each rank asked for. Raises the same error on all ranks if they do not agree."""
-        asked = self._asked(len(packed))
-        call.check_agreement(asked, self.names)
-        return asked
-
-    def _asked(self, size: int) -> list[bytes]:
-        return [self._memory[start : start + size] for start in self._calls[self.barrier.beat & 1]]
-
-    def outbox(self, other: int) -> Outbox:
-        return Outbox(self._memory, self._box(self.rank, other), self._peers, other, self._timeout)
-
-    def inbox(self, other: int) -> Inbox:
-        return Inbox(self._memory, self._box(other, self.rank), self._peers, other, self._timeout)
-
-    def _box(self, source: int, target: int) -> int:
-        return self._layout.boxes + (source * self.size + target) * box_bytes(self.size)
+    def box(self, source: int, target: int) -> Mailbox:
+        start = self._layout.boxes + (source * self.size + target) * box_bytes(self.size)
+        return Mailbox(self._memory, start, self._peers, target if source == self.rank else source)
 
     def check_senders(self, begun: float) -> None:
         """Raise if a message from any source may never arrive: a rank is lost, all have left, or the time is over."""
-        if self._peers.closed:
-            raise PeerLost("this group was closed (during recv)")
+        if self._peers.lost:
+            raise PeerLost(self._peers.lost)
         gone = list(self._peers.gone().values())
         lost = [(culprit, fate) for culprit, fate in gone if fate != HAS_LEFT]
         for culprit, fate in lost or (gone if len(gone) == self.size - 1 else []):
@@ -107,9 +177,8 @@ class SlotArena:
             raise PeerLost(f"no rank sent anything within {self._timeout:g} s (during recv)")
 
     def close(self) -> None:
-        """Leave; ranks that still wait for this one notice."""
-        self.barrier.close()
         self._peers.close()
+        self.barrier.wake()
 
 
 class SharedTensors:
@@ -135,14 +204,11 @@ class SharedTensors:
 
     def find(self, tensor: Tensor) -> tuple[int, int]:
         """The number of the segment that a tensor lies in, and the bytes before it in this rank's part."""
-        if not self._numbers:
-            return call.ELSEWHERE, 0
         start = tensor.untyped_storage().data_ptr()
-        number = self._numbers.get(start, call.ELSEWHERE)
-        return number, 0 if number == call.ELSEWHERE else tensor.data_ptr() - start
+        number = self._numbers.get(start, ELSEWHERE)
+        return number, 0 if number == ELSEWHERE else tensor.data_ptr() - start
 
     def view(self, number: int, rank: int, like: Tensor, offset: int) -> Tensor:
-        """Another rank's tensor, of the type and length of this rank's."""
         memory, stride = self._memories[number]
         start = rank * stride + offset
         return memory[start : start + like.nbytes].view(like.dtype)

@@ -1,14 +1,20 @@
-"""A barrier in shared memory among the processes of one host, and which of them are still there."""
+"""A barrier in shared memory among the processes of one host, and which of them are still there.
 
+Processes sleep on words in that memory through the kernel's own futex call; no compiled code is needed. A word is
+written by one process only, with a plain aligned store. On x86-64 stores become visible in the order in which they
+were made, so data written before a word is there for a process that has read the word.
+"""
+
+import ctypes
 import os
+import platform
 import select
-from collections.abc import Sequence
-from ctypes import addressof, c_char
+from collections.abc import Callable, Sequence
+from ctypes import addressof, c_char, c_int, c_long, c_uint32, c_void_p
+from functools import cache
 from mmap import mmap
 from threading import Lock
 from time import monotonic, perf_counter
-
-from paceline.shm import futex
 
 LINE = 64
 """Bytes between words of different ranks, so that they do not share a cache line."""
@@ -17,10 +23,50 @@ MASK = 2**32 - 1
 SPIN = 3e-4
 """Seconds that a rank looks again and again before it sleeps, which is longer than waking takes: ranks that arrive
 nearly together never sleep. Between two looks it gives its core to any process that wants to compute."""
-NAP = 0.1
-"""Seconds of sleep after which a rank looks whether the others are still there."""
 HAS_LEFT = "has left"
 _FOUND = "is lost, as another rank found"
+_FUTEX = 202
+_WAIT, _WAKE = 0, 1
+_ALL_WAITERS = 2**31 - 1
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", c_long), ("nanoseconds", c_long))
+
+
+_NAP = _Timespec(0, 100_000_000)
+"""Sleep after which a rank looks whether the others are still there."""
+
+
+@cache
+def _kernel() -> Callable[..., int]:
+    """The call itself, found when it is first needed: not every system has it, and all may import this."""
+    if platform.system() != "Linux":
+        return lambda *_: 0  # a rank that shares no memory has nothing to wake
+    found = ctypes.CDLL(None).syscall
+    found.argtypes = (c_long, c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_uint32)
+    found.restype = c_long
+    return found
+
+
+def supported() -> bool:
+    """Whether this machine keeps the promises above."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))  # by which ranks watch each other
+    except OSError:
+        return False
+    return True
+
+
+def wake(address: int) -> None:
+    _kernel()(_FUTEX, address, _WAKE, _ALL_WAITERS, None, None, 0)
+
+
+def _nap(address: int, value: int) -> None:
+    """Sleep until the word is woken, but not long; not if it holds another value already."""
+    _kernel()(_FUTEX, address, _WAIT, value, ctypes.byref(_NAP), None, 0)
 
 
 class PeerLost(RuntimeError):
@@ -38,12 +84,13 @@ class Peers:
     """
 
     def __init__(
-        self, memory: mmap, start: int, rank: int, processes: Sequence[int], names: Sequence[int]
+        self, memory: mmap, rank: int, processes: Sequence[int], names: Sequence[int], timeout: float
     ) -> None:
-        """The words lie in ``memory`` from ``start`` on; ``names`` is what errors call the ranks."""
-        self.rank, self.size, self.names = rank, len(processes), names
-        self.closed = False
-        self._words = memoryview(memory)[start : start + self.size * LINE].cast("I")
+        """The words lie at the start of ``memory``; a rank waits ``timeout`` seconds for another."""
+        self.rank, self.size, self.names, self._timeout = rank, len(processes), names, timeout
+        self.lost = ""
+        """Why this rank can do nothing more, in a sentence."""
+        self._words = memoryview(memory)[: self.size * LINE].cast("I")
         self._watched: dict[int, int] = {}
         self._dead: list[int] = []
         self._poll, self._lock = select.poll(), Lock()
@@ -71,22 +118,50 @@ class Peers:
                 found[other] = (culprit, HAS_LEFT if culprit == other else _FOUND)
         return found
 
+    def wait(
+        self,
+        words: memoryview,
+        word: int,
+        address: int,
+        awaits: Callable[[int], bool],
+        other: int,
+        doing: str,
+    ) -> None:
+        """Sleep until a word of those at ``address``, which the ``other`` rank writes, says that it has arrived.
+
+        ``awaits`` tells whether a rank is still to arrive.
+        """
+        begun = monotonic()
+        while True:
+            value = words[word]
+            if not awaits(other):
+                return
+            if self.lost:
+                raise PeerLost(self.lost)
+            for late, (culprit, fate) in self.gone().items():
+                if awaits(late):
+                    raise self.loss(culprit, fate, doing)
+            if monotonic() - begun > self._timeout:
+                raise self.loss(other, f"did not arrive within {self._timeout:g} s", doing)
+            _nap(address + word * WORD, value)
+
     def loss(self, culprit: int, fate: str, doing: str) -> PeerLost:
         """The error to raise for a rank that is gone; from now on this rank counts as gone too, because of it."""
-        self.leave(culprit)
+        self._leave(culprit)
         error = PeerLost(f"rank {self.names[culprit]} {fate} (during {doing})")
         error.seen = fate not in (HAS_LEFT, _FOUND)
         return error
 
-    def leave(self, culprit: int) -> None:
+    def _leave(self, culprit: int) -> None:
         """Let the others know that this rank does nothing more, and which rank is the cause."""
         mine = self.rank * LINE // WORD
         if not self._words[mine]:
             self._words[mine] = culprit + 1
 
     def close(self) -> None:
-        """Stop watching; threads of this process that still wait give up."""
-        self.closed = True
+        """Leave, and stop watching; threads of this process that still wait give up."""
+        self._leave(self.rank)
+        self.lost = self.lost or "this group was closed"
         with self._lock:
             for descriptor in self._watched:
                 self._poll.unregister(descriptor)
@@ -119,31 +194,31 @@ class Barrier:
     overwritten from beat b + 2 on: two buffers, used in turn, are always enough. Not for several threads at once.
     """
 
-    def __init__(self, memory: mmap, start: int, peers: Peers, timeout: float) -> None:
-        """The words lie in ``memory`` from ``start`` on; a rank waits ``timeout`` seconds for another."""
-        rank, size = peers.rank, peers.size
+    def __init__(self, memory: mmap, start: int, peers: Peers) -> None:
         self.beat = 0
         self.doing = "a collective"
         """What the rank does, for errors."""
-        self.timeout = timeout
         self._peers = peers
-        self._words = memoryview(memory)[start : start + size * LINE].cast("I")
+        self._words = memoryview(memory)[start : start + peers.size * LINE].cast("I")
         self._address = address_of(memory) + start
-        self._others = [(other, other * LINE // WORD) for other in range(size) if other != rank]
-        self._mine = rank * LINE // WORD
-        self._lost = ""
+        places = [(other, other * LINE // WORD) for other in range(peers.size)]
+        _, self._mine = places.pop(peers.rank)
+        self._others = places
 
     def wait(self) -> None:
         """Return when all ranks have arrived; raises ``PeerLost`` if one cannot arrive any more."""
-        if self._lost:
-            raise PeerLost(self._lost)
+        if self._peers.lost:
+            raise PeerLost(self._peers.lost)
         words = self._words
         self.beat = beat = (self.beat + 1) & MASK
         words[self._mine] = beat
-        futex.wake(self._address + self._mine * WORD)
+        wake(self._address + self._mine * WORD)
         for other, place in self._others:
             if (words[place] - beat) & MASK > 1:
                 self._wait_for(other, place, beat)
+
+    def wake(self) -> None:
+        wake(self._address + self._mine * WORD)
 
     def _wait_for(self, other: int, place: int, beat: int) -> None:
         words = self._words
@@ -152,25 +227,10 @@ class Barrier:
             if (words[place] - beat) & MASK <= 1:
                 return
             os.sched_yield()
-        begun = monotonic()
-        while ((seen := words[place]) - beat) & MASK > 1:
-            if self._lost:  # closed meanwhile, by another thread
-                raise PeerLost(self._lost)
-            for late, (culprit, fate) in self._peers.gone().items():
-                if (words[late * LINE // WORD] - beat) & MASK > 1:
-                    self._give_up(culprit, fate)
-            if monotonic() - begun > self.timeout:
-                self._give_up(other, f"did not arrive within {self.timeout:g} s")
-            futex.sleep(self._address + place * WORD, seen, NAP)
-
-    def _give_up(self, culprit: int, fate: str) -> None:
-        error = self._peers.loss(culprit, fate, self.doing)
-        self._lost = str(error)
-        futex.wake(self._address + self._mine * WORD)
-        raise error
-
-    def close(self) -> None:
-        """Never arrive again; ranks that wait for this one notice at once."""
-        self._peers.leave(self._peers.rank)
-        self._lost = self._lost or "this group was closed"
-        futex.wake(self._address + self._mine * WORD)
+        try:
+            late = lambda rank: (words[rank * LINE // WORD] - beat) & MASK > 1  # noqa: E731
+            self._peers.wait(words, place, self._address, late, other, self.doing)
+        except PeerLost as error:
+            self._peers.lost = str(error)
+            self.wake()
+            raise

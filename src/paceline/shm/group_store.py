@@ -3,11 +3,11 @@
 A store takes values from any process that reaches it, so each is checked for type, range and length before it is used.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import monotonic, sleep
-from typing import Annotated, Any, Generic, NoReturn, TypeVar, cast
+from types import MappingProxyType
+from typing import Annotated, Any, NoReturn
 
 from msgspec import DecodeError, Meta
 from msgspec.json import Decoder, encode
@@ -17,9 +17,16 @@ from torch.distributed.distributed_c10d import Store
 from paceline.shm.barrier import PeerLost, died
 from paceline.shm.segment import Handle
 
-T = TypeVar("T")
-
 START = "the start of the group"
+KEYS: Mapping[str, tuple[str, Decoder[Any]]] = MappingProxyType(
+    {
+        "member": ("a process and its host", Decoder(tuple[Annotated[int, Meta(ge=1, le=2**22)], str])),
+        "table": ("a handle of shared memory", Decoder(Handle | str)),
+        "mapped": ("whether the memory is mapped", Decoder(str)),
+    }
+)
+"""The values that ranks write: what each is in an error's words, and what reads it. A sentence in place of a handle
+says why there is no memory; one under "mapped" says why it cannot be mapped."""
 _LONGEST, _LONGEST_TEXT = 4096, 1000
 """Bytes of a value, and characters of a text that is shown; what ranks write takes a few hundred."""
 _SHORT_PAUSE, _LONG_PAUSE = 5e-4, 2e-2
@@ -27,25 +34,6 @@ _SHORT_PAUSE, _LONG_PAUSE = 5e-4, 2e-2
 _LOSS = "loss"
 _READING = 0.2
 """Seconds that others have to read why a rank ends."""
-
-
-@dataclass(frozen=True)
-class StoreKey(Generic[T]):
-    """A value that each rank writes: the key, what it is in an error's words, and what reads it."""
-
-    name: str
-    means: str
-    decoder: Decoder[T]
-
-
-MEMBER = StoreKey(
-    "member", "a process and its host", Decoder(tuple[Annotated[int, Meta(ge=1, le=2**22)], str])
-)
-OFFER: StoreKey[Handle | str] = StoreKey("table", "a handle of shared memory", Decoder(Handle | str))
-"""A handle, or a sentence that says why there is no memory."""
-MAPPED = StoreKey("mapped", "whether the memory is mapped", Decoder(str))
-"""Nothing, or a sentence that says why the memory cannot be mapped."""
-LEADER = StoreKey("team", "the first rank of its host", Decoder(Annotated[int, Meta(ge=0, le=2**31)]))
 
 
 class StoreTampered(RuntimeError):
@@ -58,9 +46,8 @@ class GroupStore:
     The time for all of them together begins with the first wait.
     """
 
-    def __init__(self, store: Store, names: Sequence[int], timeout: float) -> None:
-        """``names`` is what errors call the ranks."""
-        self._store, self._names, self._timeout = store, names, timeout
+    def __init__(self, store: Store, rank: int, names: Sequence[int], timeout: float) -> None:
+        self._store, self._rank, self._names, self._timeout = store, rank, names, timeout
         self._processes: dict[int, int] = {}
         self._end = 0.0
 
@@ -68,34 +55,34 @@ class GroupStore:
         """From now on, do not wait for anything if this process of this host has died."""
         self._processes[rank] = process
 
-    def write(self, key: StoreKey[Any], rank: int, value: Any) -> None:
+    def write(self, name: str, value: Any) -> None:
         with self._store_or_loss():
-            self._store.set(f"{key.name}/{rank}", encode(value).decode())
+            self._store.set(f"{name}/{self._rank}", encode(value).decode())
 
-    def count(self, what: str, rank: int) -> int:
-        """How often this was counted for the rank, this time included."""
+    def count(self, what: str) -> int:
         with self._store_or_loss():
-            return int(self._store.add(f"{what}/{rank}", 1))
+            return int(self._store.add(f"{what}/{self._rank}", 1))
 
-    def read(self, key: StoreKey[T], rank: int) -> T:
+    def read(self, name: str, rank: int) -> Any:
         """Wait for a rank's value; raises ``StoreTampered`` for one that no rank would have written."""
-        value = self._wait(key.name, rank)
+        value = self._wait(name, rank)
         try:
             if len(value) > _LONGEST:
-                self.refuse(key, rank)
-            found = key.decoder.decode(value)
+                self.refuse(name, rank)
+            found = KEYS[name][1].decode(value)
         except (DecodeError, RecursionError):
-            self.refuse(key, rank)
-        return cast("T", printable(found)) if isinstance(found, str) else found
+            self.refuse(name, rank)
+        return printable(found) if isinstance(found, str) else found
 
-    def refuse(self, key: StoreKey[Any], rank: int, why: str = "") -> NoReturn:
+    def refuse(self, name: str, rank: int, why: str = "") -> NoReturn:
         """Tell all ranks that the store holds what no rank has written, and raise it, or what was announced before."""
+        self.check()
         if known := self.loss(0.0):
             raise PeerLost(known)
         detail = f" ({why})" if why else ""
         error = (
-            f"the store holds something else than {key.means} for rank {self._names[rank]} "
-            f"under {key.name}/{rank}{detail}: is somebody else writing to it?"
+            f"the store holds something else than {KEYS[name][0]} for rank {self._names[rank]} "
+            f"under {name}/{rank}{detail}: is somebody else writing to it?"
         )
         self.announce(error)
         raise StoreTampered(error)
@@ -153,11 +140,9 @@ class GroupStore:
             ) from error
 
     def check(self) -> None:
-        """Raise if a process that is watched has died."""
         if death := self._death():
             raise PeerLost(death)
 
 
 def printable(text: str) -> str:
-    """A text from outside as it may be shown: of bounded length, and without control characters."""
     return "".join(char if char.isprintable() else " " for char in text[:_LONGEST_TEXT])

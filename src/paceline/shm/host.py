@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from paceline.shm import futex
+from paceline.shm.barrier import supported
 
 MEMINFO, CGROUPS, CGROUP_ROOT = Path("/proc/meminfo"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _UNLIMITED = 2**63 - 1
@@ -31,7 +31,7 @@ def host_id() -> str:
 
 def sharing_id() -> str:
     """The same for processes of one host that can also share memory and watch each other."""
-    if not futex.supported():
+    if not supported():
         return host_id()
     spaces = [str(Path("/proc/self/ns", kind).stat().st_ino) for kind in ("pid", "user")]
     return "/".join([host_id(), *spaces, str(os.getuid())])
@@ -43,14 +43,12 @@ def free_memory() -> int:
 
 
 def _available() -> int:
-    """Of the machine, or of a container that has a meminfo of its own."""
     with suppress(OSError, KeyError, ValueError):
         return 1024 * _numbers(MEMINFO)["MemAvailable:"]
     return _UNLIMITED
 
 
 def _left_in_cgroups() -> Iterator[int]:
-    """Of every cgroup with a limit that this process is in, of both versions; nothing where none is seen."""
     with suppress(OSError):
         for line in CGROUPS.read_text().splitlines():
             _, controllers, path = line.split(":", 2)

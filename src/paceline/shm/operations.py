@@ -8,16 +8,10 @@ import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
-_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool})
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 _COMPLEX = frozenset({torch.complex64, torch.complex128})
-_BOOL = frozenset({torch.bool})
-_STORED = frozenset({torch.uint16, torch.uint32, torch.uint64})
-"""Types that torch can keep and not add."""
-
-_NUMBERS = _INTEGERS | _FLOATS | _COMPLEX | _BOOL
-_ORDERED = _INTEGERS | _FLOATS | _BOOL
-_BITS = _INTEGERS | _BOOL | _STORED
+_BITS = _INTEGERS | {torch.uint16, torch.uint32, torch.uint64}
 
 
 class InvalidCall(ValueError):
@@ -47,7 +41,6 @@ class Operation:
         return ReduceOp.SUM if self.averages else self.torch_op
 
     def combine(self, mine: Tensor, other: Tensor) -> None:
-        """Change the first, the target, into the two combined; the second stays as it is."""
         self.into(mine, other, out=mine)
 
     def average(self, tensor: Tensor, workers: int) -> None:
@@ -62,37 +55,30 @@ class Operation:
             tensor.add_(0.0)
 
 
-OPERATIONS: Mapping[str, Operation] = MappingProxyType(
-    {
-        operation.name: operation
-        for operation in (
-            Operation("sum", torch.add, _NUMBERS, ReduceOp.SUM),
-            Operation("mean", torch.add, _FLOATS | _COMPLEX, ReduceOp.AVG, averages=True),
-            Operation("max", torch.maximum, _ORDERED, ReduceOp.MAX, by_order=True),
-            Operation("min", torch.minimum, _ORDERED, ReduceOp.MIN, by_order=True),
-            Operation("product", torch.mul, _NUMBERS, ReduceOp.PRODUCT),
-            Operation("and", torch.bitwise_and, _BITS, ReduceOp.BAND),
-            Operation("or", torch.bitwise_or, _BITS, ReduceOp.BOR),
-            Operation("xor", torch.bitwise_xor, _BITS, ReduceOp.BXOR),
-        )
-    }
+_ALL = (
+    Operation("sum", torch.add, _INTEGERS | _FLOATS | _COMPLEX, ReduceOp.SUM),
+    Operation("mean", torch.add, _FLOATS | _COMPLEX, ReduceOp.AVG, averages=True),
+    Operation("max", torch.maximum, _INTEGERS | _FLOATS, ReduceOp.MAX, by_order=True),
+    Operation("min", torch.minimum, _INTEGERS | _FLOATS, ReduceOp.MIN, by_order=True),
+    Operation("product", torch.mul, _INTEGERS | _FLOATS | _COMPLEX, ReduceOp.PRODUCT),
+    Operation("and", torch.bitwise_and, _BITS, ReduceOp.BAND),
+    Operation("or", torch.bitwise_or, _BITS, ReduceOp.BOR),
+    Operation("xor", torch.bitwise_xor, _BITS, ReduceOp.BXOR),
 )
+OPERATIONS: Mapping[str, Operation] = MappingProxyType({one.name: one for one in _ALL})
+_NAMES = {one.torch_op: one.name for one in _ALL}
 
 
 def find_operation(name: str, dtype: torch.dtype) -> Operation:
-    """The operation of that name, if there is one and tensors of this type have it; else raise ``InvalidCall``."""
-    operation = OPERATIONS.get(name)
-    if operation is None:
+    if name not in OPERATIONS:
         raise InvalidCall(f"unknown operation {name!r}; choose one of: {', '.join(OPERATIONS)}")
-    if dtype not in operation.types:
-        usable = ", ".join(other.name for other in OPERATIONS.values() if dtype in other.types)
+    if dtype not in OPERATIONS[name].types:
+        usable = ", ".join(other.name for other in _ALL if dtype in other.types)
         fix = f"it has {usable}" if usable else "convert the tensor to float32 first"
         raise InvalidCall(f"operation {name!r} does not work on {dtype}: {fix}")
-    return operation
+    return OPERATIONS[name]
 
 
 def operation_name(op: object) -> str:
-    """Our name of an operation, given by name or as torch's ``ReduceOp``; of anything else, that as text."""
-    if isinstance(op, str):
-        return op
-    return next((name for name, known in OPERATIONS.items() if op == known.torch_op), str(op))
+    """Our name of an operation, given by name or as torch's; of anything else, that as text."""
+    return op if isinstance(op, str) else _NAMES.get(op) or str(op)  # type: ignore[call-overload]

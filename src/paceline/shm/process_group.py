@@ -3,24 +3,27 @@
 # torch calls the forms below with options; its stubs list further forms that only its C++ classes have.
 # mypy: disable-error-code="override,assignment"
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from itertools import chain, product
+from operator import index
 from threading import Lock
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, Work
 
-from paceline.shm import call
 from paceline.shm.barrier import PeerLost
+from paceline.shm.call import Call, Tensors, problem_with
 from paceline.shm.hierarchical_comm import HierarchicalComm
 from paceline.shm.local_comm import LocalComm
-from paceline.shm.operations import OPERATIONS, InvalidCall
+from paceline.shm.operations import OPERATIONS, InvalidCall, find_operation, operation_name
 from paceline.shm.work_queue import QueuedWork, Task, WorkQueue
 
-_NAMES = {operation.torch_op: name for name, operation in OPERATIONS.items()}
+Calls = Sequence[tuple[Tensors, Tensors]]
+"""Outputs and inputs of each."""
 _MANY = 64
 """Partners and tags beyond which those without work are forgotten."""
 _GRACE = 2.0
@@ -30,8 +33,7 @@ _GRACE = 2.0
 class SharedMemoryGroup(ProcessGroup):
     """Collectives run one after the other: in the caller's thread if it waits, else in one of the group's own.
 
-    Messages have a thread for each partner that they go to, and for each partner and tag that they come from, so that
-    sending never waits for receiving, nor one conversation for another.
+    Messages have a thread for each partner that they go to, and for each partner and tag that they come from.
     """
 
     def __init__(self, comm: LocalComm | HierarchicalComm) -> None:
@@ -58,108 +60,56 @@ class SharedMemoryGroup(ProcessGroup):
     def getGroupDesc(self) -> str:  # noqa: N802
         return self._purpose
 
-    def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
-        op = _operation(opts)
-        return self._change_each(tensors, lambda whole: self.comm.all_reduce(whole, op), opts, op)
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
+        return self._run("all_reduce", [([tensor], ()) for tensor in tensors], opts, _operation(opts))
 
     allreduce_coalesced = allreduce
 
-    def broadcast(self, tensors: Sequence[Tensor], opts: Any) -> Work:
-        return self._change_each(tensors, lambda whole: self.comm.broadcast(whole, opts.rootRank), opts)
+    def broadcast(self, tensors: Tensors, opts: Any) -> Work:
+        return self._run("broadcast", [([tensor], ()) for tensor in tensors], opts, root=opts.rootRank)
 
-    def reduce(self, tensors: Sequence[Tensor], opts: Any) -> Work:
-        op = _operation(opts)
-        return self._change_each(tensors, lambda whole: self.comm.reduce(whole, opts.rootRank, op), opts, op)
+    def reduce(self, tensors: Tensors, opts: Any) -> Work:
+        calls = [([tensor], ()) for tensor in tensors]
+        return self._run("reduce", calls, opts, _operation(opts), opts.rootRank)
 
-    def _change_each(
-        self, tensors: Sequence[Tensor], change: Callable[[Tensor], None], opts: Any, op: str = ""
-    ) -> Work:
-        def task() -> None:
-            for tensor in tensors:
-                _changing(tensor, change)
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+        return self._run("all_gather", [(o, [i]) for o, i in zip(outputs, inputs, strict=True)], opts)
 
-        return self._run(task, tensors, opts, op=op)
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
+        return self.allgather(list(zip(*outputs, strict=True)), inputs, opts)
 
-    def allgather(
-        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
-    ) -> Work:
-        def task() -> None:
-            for targets, tensor in zip(outputs, inputs, strict=True):
-                _filling(targets, partial(self.comm.all_gather, tensor=_whole(tensor)))
-
-        return self._run(task, _flat(outputs), opts, inputs)
-
-    def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
-        return self.all_gather_single_coalesced([output], [given], opts)
-
-    _allgather_base = all_gather_single
-
-    def allgather_coalesced(
-        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
-    ) -> Work:
-        """Several tensors, listed by rank."""
-        return self.allgather([list(column) for column in zip(*outputs, strict=True)], inputs, opts)
-
-    def all_gather_single_coalesced(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
-    ) -> Work:
-        """Several tensors, each with all outputs."""
-
-        def task() -> None:
-            for output, given in zip(outputs, inputs, strict=True):
-                whole = _whole(given)
-                _changing(output, lambda parts: self.comm.all_gather(self._rows(parts), whole))  # noqa: B023
-
-        return self._run(task, outputs, opts, inputs)
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        return self.allgather([self._rows(output) for output in outputs], inputs, opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def reduce_scatter(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any = None
-    ) -> Work:
-        op = _operation(opts)
+    def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
+        return self.allgather([self._rows(output)], [given], opts)
 
-        def task() -> None:
-            for output, given in zip(outputs, inputs, strict=True):
-                parts = [_whole(part) for part in given]
-                _changing(output, partial(self.comm.reduce_scatter, inputs=parts, op=op))
+    _allgather_base = all_gather_single
 
-        return self._run(task, outputs, opts, _flat(inputs), op)
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
+        calls = [([o], i) for o, i in zip(outputs, inputs, strict=True)]
+        return self._run("reduce_scatter", calls, opts, _operation(opts))
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        return self.reduce_scatter(outputs, [self._rows(given) for given in inputs], opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
         return self.reduce_scatter([output], [self._rows(given)], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
-    def reduce_scatter_single_coalesced(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
-    ) -> Work:
-        return self.reduce_scatter(outputs, [self._rows(given) for given in inputs], opts)
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:
+        return self._run("gather", [(outputs[0] if outputs else (), inputs)], opts, root=opts.rootRank)
 
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
+        return self._run("scatter", [(outputs, inputs[0] if inputs else ())], opts, root=opts.rootRank)
 
-    def gather(self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any) -> Work:
-        targets = outputs[0] if outputs else []
-
-        def task() -> None:
-            given = _whole(inputs[0])
-            _filling(targets, lambda whole: self.comm.gather(whole, given, opts.rootRank))
-
-        return self._run(task, targets, opts, inputs)
-
-    def scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> Work:
-        def task() -> None:
-            parts = [_whole(part) for part in inputs[0]] if inputs else []
-            _changing(outputs[0], lambda whole: self.comm.scatter(whole, parts, opts.rootRank))
-
-        return self._run(task, outputs, opts, _flat(inputs))
-
-    def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Work:
-        def task() -> None:
-            given = [_whole(part) for part in inputs]
-            _filling(outputs, lambda whole: self.comm.all_to_all(whole, given))
-
-        return self._run(task, outputs, opts, inputs)
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        return self._run("all_to_all", [(outputs, inputs)], opts)
 
     def all_to_all_single(
         self,
@@ -170,76 +120,88 @@ class SharedMemoryGroup(ProcessGroup):
         opts: Any = None,
     ) -> Work:
         """One tensor on each side; ``splits`` count along the first dimension, equal if not given."""
-        size = self.comm.size
-
-        def task() -> None:
-            parts = _split(_whole(given), input_splits, size)
-            _changing(output, lambda whole: self.comm.all_to_all(_split(whole, output_splits, size), parts))
-
-        return self._run(task, [output], opts, [given])
+        return self.alltoall(self._rows(output, output_splits), self._rows(given, input_splits), opts)
 
     alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None) -> Work:
-        return self._run(self.comm.barrier, (), opts)
+        return self._run("barrier", [((), ())], opts)
 
-    def zeros(self, length: int, dtype: torch.dtype) -> Tensor:
-        """A tensor of zeros in shared memory, made by all ranks together, in turn with their collectives."""
-        made: list[Tensor] = []
+    def _rows(self, tensor: Tensor, splits: Sequence[int] = ()) -> Tensors:
+        size = self.comm.size
+        if problem_with(tensor):
+            return [tensor]
+        if not splits and tensor.is_contiguous() and tensor.numel() % size == 0:
+            return list(tensor.view(size, tensor.numel() // size))
+        count = len(tensor) if tensor.dim() else 1
+        splits = list(splits) or [count // size] * size
+        return list(torch.split(tensor, splits)) if sum(splits) == count else []
+
+    def _run(self, kind: str, calls: Calls, opts: Any, op: str = "", root: int = -1) -> Work:
+        """Carry collectives out in turn, each on outputs and inputs. Where this rank cannot, all ranks must raise."""
+        changed = [tensor for outputs, _ in calls for tensor in outputs]
+        problem = ""
+        if op and op not in OPERATIONS:
+            problem = f"shm has no {op}; choose one of: {', '.join(OPERATIONS)}"
+        for _, inputs in calls:
+            for tensor in (*changed, *inputs):
+                problem = problem or problem_with(tensor)
 
         def task() -> None:
-            if problem := call.problem_with_zeros(length, dtype):
-                self.comm.refuse(InvalidCall(problem))
-            made.append(self.comm.zeros(length, dtype))
+            if problem:
+                self._refuse(InvalidCall(problem))
+            for outputs, inputs in calls:
+                targets = [_flat(tensor) for tensor in outputs]
+                self._move(Call(kind, targets, [_flat(tensor) for tensor in inputs], op, root))
+                for tensor, target in zip(outputs, targets, strict=True):
+                    if not tensor.is_contiguous():
+                        tensor.detach().copy_(target.view(tensor.shape))
 
-        self._queue.now(partial(self._carry_out, task))
-        return made[0]
-
-    def send(self, tensors: Sequence[Tensor], to: int, tag: int = 0) -> Work:
-        _check(tensors[0])
-        tensor = _whole(tensors[0])
-        return self._talk("send", to, 0, QueuedWork(lambda: self.comm.send(tensor, to, tag), tensors))
-
-    def recv(self, tensors: Sequence[Tensor], source: int, tag: int = 0) -> Work:
-        _check(tensors[0])
-
-        def task() -> None:
-            _changing(tensors[0], lambda whole: self.comm.receive(whole, source, tag))
-
-        return self._talk("recv", source, tag, QueuedWork(task, tensors, source))
-
-    def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> Work:
-        _check(tensors[0])
-
-        def receive(whole: Tensor) -> None:
-            work.source = self.comm.receive_any(whole, tag)
-
-        work = QueuedWork(lambda: _changing(tensors[0], receive), tensors)
-        return self._talk("recv", -1, tag, work)
-
-    def _rows(self, tensor: Tensor) -> list[Tensor]:
-        """A part for each rank; what cannot be cut stays whole, and is refused with all ranks."""
-        return [tensor] if call.problem_with(tensor) else _split(_whole(tensor), (), self.comm.size)
-
-    def _talk(self, direction: str, partner: int, tag: int, work: QueuedWork) -> Work:
-        """Leave a message to the thread for its partner; several threads may ask, and order is kept for each."""
-        key = direction, partner, tag
-        with self._choosing:
-            if key not in self._queues:
-                if len(self._queues) > _MANY:
-                    self._queues = {other: queue for other, queue in self._queues.items() if not queue.idle}
-                self._queues[key] = WorkQueue(f"paceline-shm-{direction}-{partner}")
-            return self._queues[key].add(work)
-
-    def _run(
-        self, task: Task, tensors: Sequence[Tensor], opts: Any, given: Sequence[Tensor] = (), op: str = ""
-    ) -> Work:
-        """Do it in turn: change ``tensors`` by what is ``given``. Where that cannot be, all ranks must raise."""
-        if problem := _problem(tensors, given, op):
-            task = partial(self.comm.refuse, InvalidCall(problem))
         if opts is not None and not opts.asyncOp:
-            return self._queue.now(partial(self._carry_out, task), tensors)
-        return self._queue.later(partial(self._carry_out, task), tensors)
+            return self._queue.now(partial(self._carry_out, task), changed)
+        return self._queue.later(partial(self._carry_out, task), changed)
+
+    def _move(self, call: Call) -> None:
+        comm, outputs, inputs, root = self.comm, call.outputs, call.inputs, call.root
+        if call.kind != "all_reduce":
+            comm.agree(call)
+        match call.kind:
+            case "all_reduce":
+                comm.all_reduce(call)  # in which the ranks agree by themselves
+            case "broadcast":
+                comm.broadcast(outputs[0], root)
+            case "reduce":
+                comm.reduce(outputs[0], root, find_operation(call.op, outputs[0].dtype))
+            case "reduce_scatter":
+                comm.reduce_scatter(outputs[0], inputs, find_operation(call.op, outputs[0].dtype))
+            case "all_gather" | "gather":
+                comm.gather(outputs, inputs[0])
+            case "scatter":
+                comm.scatter(outputs[0], inputs, root)
+            case "all_to_all":
+                comm.all_to_all(outputs, inputs, self._longest(outputs, inputs))
+
+    def _longest(self, outputs: Tensors, inputs: Tensors) -> int:
+        comm, names = self.comm, self.comm.names
+        found = torch.empty(comm.size, 2, comm.size, dtype=torch.int64)
+        mine = torch.tensor([len(part) for part in chain(inputs, outputs)])
+        comm.gather(list(found.view(comm.size, -1)), mine)
+        gives, takes = found.unbind(1)
+        for one, other in product(range(comm.size), repeat=2):
+            if gives[one, other] != takes[other, one]:
+                raise InvalidCall(
+                    f"all_to_all does not fit: rank {names[one]} gives {gives[one, other]} elements to rank "
+                    f"{names[other]}, which expects {takes[other, one]}"
+                )
+        return int(gives.max())
+
+    def _refuse(self, problem: InvalidCall) -> NoReturn:
+        """Take part in the others' call, whatever it is, and raise: what the ranks differ in, or the problem of all."""
+        try:
+            self.comm.agree(Call("unknown"))
+        except InvalidCall as error:
+            raise error from problem
+        raise problem
 
     def _carry_out(self, task: Task) -> None:
         """Do it; a rank that leaves a collective for anything but a mistake of all cannot take part again."""
@@ -254,8 +216,58 @@ class SharedMemoryGroup(ProcessGroup):
             self.comm.close()
             raise
 
+    def zeros(self, length: int, dtype: torch.dtype) -> Tensor:
+        made: list[Tensor] = []
+
+        def task() -> None:
+            try:  # callers may have given anything
+                like = torch.empty(index(length), dtype=dtype, device="meta")
+                problem = problem_with(like)
+            except (TypeError, RuntimeError) as error:
+                why = str(error).splitlines()[0]
+                problem = (
+                    f"zeros takes a length from 0 on and a torch.dtype, not {length!r} and {dtype}: {why}"
+                )
+            if problem:
+                self._refuse(InvalidCall(problem))
+            made.append(self.comm.zeros(like))
+
+        self._queue.now(partial(self._carry_out, task), [])
+        return made[0]
+
+    def send(self, tensors: Tensors, to: int, tag: int = 0) -> Work:
+        tensor = _checked(tensors).contiguous()
+        return self._talk("send", to, 0, QueuedWork(lambda: self.comm.send(tensor, to, tag), list(tensors)))
+
+    def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Work:
+        tensor = _checked(tensors)
+
+        def task() -> None:
+            whole = tensor.contiguous()
+            if source < 0:
+                work.source = self.comm.receive_any(whole, tag)
+            else:
+                self.comm.receive(whole, source, tag)
+            if whole is not tensor:
+                tensor.copy_(whole)
+
+        work = QueuedWork(task, list(tensors), source)
+        return self._talk("recv", source, tag, work)
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
+        return self.recv(tensors, -1, tag)
+
+    def _talk(self, direction: str, partner: int, tag: int, work: QueuedWork) -> Work:
+        """Leave a message to the thread for its partner; several threads may ask, and order is kept for each."""
+        key = direction, partner, tag
+        with self._choosing:
+            if key not in self._queues:
+                if len(self._queues) > _MANY:
+                    self._queues = {other: queue for other, queue in self._queues.items() if not queue.idle}
+                self._queues[key] = WorkQueue(f"paceline-shm-{direction}-{partner}")
+            return self._queues[key].add(work)
+
     def shutdown(self) -> None:
-        """Leave in good order: collectives that were asked for are done first, messages have a moment to leave."""
         self._queue.close()
         end = monotonic() + _GRACE
         with self._choosing:
@@ -265,59 +277,19 @@ class SharedMemoryGroup(ProcessGroup):
         self.comm.close()
 
     def abort(self) -> None:
-        """Leave at once; the others notice."""
         self.comm.close()
 
 
 def _operation(opts: Any) -> str:
-    """Our name of what torch asks for, or torch's if there is no such operation."""
-    if opts is None:
-        return "sum"
-    asked = opts.reduceOp.op
-    return _NAMES.get(asked) or str(asked.name)
+    return "sum" if opts is None else operation_name(opts.reduceOp.op)
 
 
-def _problem(tensors: Sequence[Tensor], given: Sequence[Tensor], op: str) -> str:
-    """Why this rank cannot do what it is asked for, in a sentence; "" if it can."""
-    if op and op not in OPERATIONS:
-        return f"shm has no {op}; choose one of: {', '.join(OPERATIONS)}"
-    for tensor in (*tensors, *given):
-        if problem := call.problem_with(tensor):
-            return problem
-    return ""
+def _flat(tensor: Tensor) -> Tensor:
+    """A contiguous tensor of one dimension, which wants no gradient: the same memory where possible."""
+    return (tensor.detach() if tensor.requires_grad else tensor).contiguous().view(-1)
 
 
-def _check(tensor: Tensor) -> None:
-    if problem := call.problem_with(tensor):
+def _checked(tensors: Tensors) -> Tensor:
+    if problem := problem_with(tensors[0]):
         raise InvalidCall(problem)
-
-
-def _flat(lists: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-    return [tensor for tensors in lists for tensor in tensors]
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor if tensor.is_contiguous() else tensor.contiguous()
-
-
-def _split(tensor: Tensor, splits: Sequence[int], size: int) -> list[Tensor]:
-    """One tensor as parts for each rank; no parts where it cannot be cut: then all ranks raise."""
-    if splits:
-        return list(torch.split(tensor, list(splits))) if sum(splits) == len(tensor) else []
-    return list(tensor.view(size, tensor.numel() // size)) if tensor.numel() % size == 0 else []
-
-
-def _changing(tensor: Tensor, change: Callable[[Tensor], None]) -> None:
-    """Work on a tensor in place, or on a contiguous copy that is written back."""
-    whole = _whole(tensor)
-    change(whole)
-    if whole is not tensor:
-        tensor.copy_(whole)
-
-
-def _filling(tensors: Sequence[Tensor], fill: Callable[[list[Tensor]], None]) -> None:
-    wholes = [_whole(tensor) for tensor in tensors]
-    fill(wholes)
-    for tensor, whole in zip(tensors, wholes, strict=True):
-        if whole is not tensor:
-            tensor.copy_(whole)
+    return tensors[0]

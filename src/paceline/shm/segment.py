@@ -1,8 +1,7 @@
 """A piece of memory that several processes of one host map. It has no name in any folder: it is a memfd.
 
 Its maker tells the others which of its descriptors it is, and a token. They open it through /proc, and map it only if
-it is what its maker would have made. Nothing is ever written to, changed or removed that fails one of the checks, so
-a forged message gains nothing.
+it is what its maker would have made: a forged message gains nothing.
 """
 
 import errno
@@ -10,6 +9,8 @@ import fcntl
 import os
 import re
 import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hmac import compare_digest
 from mmap import PAGESIZE, mmap
@@ -68,26 +69,34 @@ def create(label: str, size: int) -> OwnedSegment:
 
     ``label`` is shown as its name by tools that list a process's memory.
     """
-    token, descriptor = secrets.token_bytes(TOKEN), _make(label, size)
-    try:
-        memory = _fill(descriptor, size, token)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return OwnedSegment(memory, Handle(os.getpid(), descriptor, token))
-
-
-def _make(label: str, size: int) -> int:
     if (free := free_memory()) * _SPARE < size + PAGE:
         raise NoRoom(
             f"sharing memory needs {size / 1e6:,.1f} MB and {free / 1e6:,.0f} MB are free; "
             "free some, or raise the container's limit"
         )
-    plain = PREFIX + re.sub(r"[^A-Za-z0-9.]+", "_", label)[:120]
+    token, plain = secrets.token_bytes(TOKEN), PREFIX + re.sub(r"[^A-Za-z0-9.]+", "_", label)[:120]
+    with _no_room(f"{size / 1e6:,.1f} MB of memory cannot be shared"):
+        descriptor = _memfd(plain)
+        try:
+            os.fchmod(descriptor, 0o600)
+            os.posix_fallocate(descriptor, 0, PAGE + size)
+            os.pwrite(descriptor, token, 0)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+            memory = mmap(descriptor, size, offset=PAGE)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    return OwnedSegment(memory, Handle(os.getpid(), descriptor, token))
+
+
+@contextmanager
+def _no_room(what: str) -> Iterator[None]:
     try:
-        return _memfd(plain)
+        yield
+    except FileNotFoundError:
+        raise
     except OSError as error:
-        raise NoRoom(f"this system makes no memory to share ({error.strerror})") from error
+        raise NoRoom(f"{what} ({error.strerror})") from error
 
 
 def _memfd(name: str) -> int:
@@ -100,23 +109,8 @@ def _memfd(name: str) -> int:
         return os.memfd_create(name, flags)
 
 
-def _fill(descriptor: int, size: int, token: bytes) -> mmap:
-    try:
-        os.fchmod(descriptor, 0o600)
-        os.posix_fallocate(descriptor, 0, PAGE + size)
-        os.pwrite(descriptor, token, 0)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-    except OSError as error:
-        raise NoRoom(f"{size / 1e6:,.1f} MB of memory cannot be shared ({error.strerror})") from error
-    return _map(descriptor, size)
-
-
 def attach(handle: Handle, size: int) -> mmap:
-    """Map a segment of so many bytes that another process of this host made and still holds open.
-
-    Raises ``Foreign`` if it is something else, and ``NoRoom`` where this system does not let a process see or open
-    what another of the same user has open.
-    """
+    """Map a segment of so many bytes that another process of this host made and still holds open."""
     try:
         found = _open(f"/proc/{handle.process}/fd/{handle.descriptor}", os.O_PATH)
     except FileNotFoundError:
@@ -131,20 +125,15 @@ def attach(handle: Handle, size: int) -> mmap:
         os.close(found)
     try:
         _check_content(opened, handle.token)
-        return _map(opened, size)
+        with _no_room(f"{size / 1e6:,.1f} MB of shared memory cannot be mapped"):
+            return mmap(opened, size, offset=PAGE)
     finally:
         os.close(opened)
 
 
 def _open(path: str, mode: int) -> int:
-    try:
+    with _no_room("this system does not let a rank open the memory of another through /proc"):
         return os.open(path, mode | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise NoRoom(
-            f"this system does not let a rank open the memory of another through /proc ({error.strerror})"
-        ) from error
 
 
 def _check_kind(found: int, size: int) -> None:
@@ -169,8 +158,39 @@ def _check_content(opened: int, token: bytes) -> None:
         raise Foreign("it is the memory of another group")
 
 
-def _map(opened: int, size: int) -> mmap:
+def map_together(
+    first: bool,
+    label: str,
+    size: int,
+    offer: Callable[[Handle | str], Handle | str],
+    answer: Callable[[str], list[str]],
+    refuse: Callable[[str], object],
+) -> mmap:
+    """A new segment that the first of several ranks makes and all map; ``NoRoom`` on all of them if one cannot.
+
+    ``offer`` passes the first rank's handle, or why it has none, to all, whatever the others give; ``answer`` passes
+    to all why each could not map it. ``refuse`` hears what is wrong with a handle that leads to something else.
+    """
+    made: OwnedSegment | None = None
+    memory, problem = None, ""
     try:
-        return mmap(opened, size, offset=PAGE)
-    except OSError as error:
-        raise NoRoom(f"{size / 1e6:,.1f} MB of shared memory cannot be mapped ({error.strerror})") from error
+        try:
+            made = create(label, size) if first else None
+            offered = offer(made.handle if made else "")
+            if isinstance(offered, str):
+                raise NoRoom(offered)
+            memory = made.memory if made else attach(offered, size)
+        except (NoRoom, Foreign) as error:
+            problem = str(error)
+            if first:
+                offer(problem)
+            if isinstance(error, Foreign):
+                refuse(problem)
+        problems = answer(problem)
+    finally:
+        if made is not None:  # open as long as others may still look for it
+            made.close()
+    for problem in filter(None, problems):
+        raise NoRoom(problem)
+    assert memory is not None, "a rank without it has said why"
+    return memory

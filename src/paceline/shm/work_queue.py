@@ -1,7 +1,7 @@
 """Carries collectives out one after the other: at once where the caller waits, in a thread where it does not."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -21,9 +21,9 @@ LINGER = 5.0
 class FinishedWork(Work):
     """Work that was done before it was returned; made for every small collective, so it holds little."""
 
-    def __init__(self, result: Sequence[Tensor]) -> None:
+    def __init__(self, result: list[Tensor]) -> None:
         super().__init__()
-        self._result = list(result)
+        self._result = result
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: ARG002
         return True
@@ -43,12 +43,12 @@ class FinishedWork(Work):
         return future
 
 
-class QueuedWork(Work):
+class QueuedWork(FinishedWork):
     """Work that a thread will do; its future is completed there."""
 
-    def __init__(self, task: Task, result: Sequence[Tensor], source: int = -1) -> None:
-        super().__init__()
-        self._task, self._result = task, list(result)
+    def __init__(self, task: Task, result: list[Tensor], source: int = -1) -> None:
+        super().__init__(result)
+        self._task = task
         self.source = source
         """Where a message came from; set by the task where it could have come from any rank."""
         self._over = threading.Event()
@@ -57,7 +57,7 @@ class QueuedWork(Work):
 
     def run(self) -> None:
         try:
-            with torch.no_grad():  # tensors that want gradients are moved like others
+            with torch.no_grad():  # messages of tensors that want gradients
                 self._task()
         except BaseException as error:  # raised where the work is waited for
             self._error = error
@@ -68,7 +68,6 @@ class QueuedWork(Work):
             self._future.set_result(self._result)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Return when the work is done; raises what went wrong."""
         seconds = timeout.total_seconds()
         if not self._over.wait(seconds if seconds > 0 else None):
             raise PeerLost(f"the work was not done within {seconds:g} s")
@@ -84,9 +83,6 @@ class QueuedWork(Work):
 
     def exception(self) -> BaseException | None:
         return self._error
-
-    def result(self) -> list[Tensor]:
-        return self._result
 
     def source_rank(self) -> int:
         return self.source
@@ -111,17 +107,16 @@ class WorkQueue:
     def idle(self) -> bool:
         return self._last is None or self._last.is_completed()
 
-    def now(self, task: Task, result: Sequence[Tensor] = ()) -> Work:
-        """Do it here, or wait for its turn."""
+    def now(self, task: Task, result: list[Tensor]) -> Work:
         if self.idle:
-            with torch.no_grad():
-                self._alone(task)
+            with self._turn:
+                task()
             return FinishedWork(result)
         work = self.later(task, result)
         work.wait()
         return work
 
-    def later(self, task: Task, result: Sequence[Tensor] = ()) -> QueuedWork:
+    def later(self, task: Task, result: list[Tensor]) -> QueuedWork:
         return self.add(QueuedWork(partial(self._alone, task), result))
 
     def add(self, work: QueuedWork) -> QueuedWork:
@@ -147,18 +142,12 @@ class WorkQueue:
                 work = None
             if work is not None:
                 work.run()
-            elif self._retire():
-                return
-
-    def _retire(self) -> bool:
-        with self._changing:
-            if not self._queue.empty():
-                return False
-            self._thread = None
-            return True
+                continue
+            with self._changing:
+                if self._queue.empty():
+                    self._thread = None
 
     def close(self, seconds: float | None = None) -> None:
-        """Wait until all that was asked for is done, but not longer than so many seconds."""
         thread = self._thread
         self._queue.put(None)
         if thread is not None and thread is not threading.current_thread():

@@ -23,15 +23,7 @@ from paceline.specs.source import raised
 Table = Mapping[str, str]
 
 MEMBERS: Mapping[str, tuple[str, ...]] = {
-    "strategy": (
-        "sync_point",
-        "replicated",
-        "least_workers",
-        "staleness_bound",
-        "served",
-        "worker",
-        "central",
-    ),
+    "strategy": ("served", "sync_point", "worker", "central"),
     "codec": ("sums", "encode", "decode", "message_bytes"),
     "data": ("load",),
     "optimizer": ("__call__",),

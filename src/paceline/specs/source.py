@@ -34,10 +34,7 @@ class Setting:
 
 
 def describe(path: str) -> tuple[str, list[Setting]]:
-    """The first line of a shipped class's docstring, and its settings with their own docstrings.
-
-    They are read from its source, because importing it may import torch.
-    """
+    """The first line of a shipped class's docstring, and its settings: read from its source, to import no torch."""
     line = ""
     settings: dict[str, Setting] = {}
     for node, names in _lineage(path):

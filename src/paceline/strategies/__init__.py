@@ -1,7 +1,6 @@
 """How workers agree. Each strategy is a class; this table gives the ones that ship their short names."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from paceline import specs
@@ -9,15 +8,13 @@ from paceline import specs
 if TYPE_CHECKING:
     from paceline.strategies.base import Strategy
 
-STRATEGIES: Mapping[str, str] = MappingProxyType(
-    {
-        "all-reduce": "paceline.strategies.all_reduce:AllReduceSGD",
-        "async": "paceline.strategies.parameter_server:Asynchronous",
-        "local-sgd": "paceline.strategies.local_sgd:LocalSGD",
-        "ps": "paceline.strategies.parameter_server:Synchronous",
-        "ssp": "paceline.strategies.parameter_server:StaleSynchronous",
-    }
-)
+STRATEGIES: Mapping[str, str] = {
+    "all-reduce": "paceline.strategies.all_reduce:AllReduceSGD",
+    "async": "paceline.strategies.parameter_server:Asynchronous",
+    "local-sgd": "paceline.strategies.local_sgd:LocalSGD",
+    "ps": "paceline.strategies.parameter_server:Synchronous",
+    "ssp": "paceline.strategies.parameter_server:StaleSynchronous",
+}
 
 
 def build_strategy(spec: str) -> "Strategy":

@@ -1,7 +1,6 @@
 """Functions on meta tensors as a device runs them, where torch would take them apart."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,10 +14,10 @@ _RECURRENT = {getattr(torch, name): name for name in ("lstm", "gru", "rnn_tanh",
 
 
 class FusedKernels(TorchFunctionMode):
-    """Takes the kernels that a real device takes for attention, recurrent layers and Mish.
+    """Takes the kernels that a CPU takes for attention, recurrent layers and Mish.
 
-    Torch chooses a kernel by device and has none of these for meta, so that the scores of attention, for one, would be
-    traced as if they were written to memory. The CPU's stand for all: what is counted hardly depends on which it is.
+    Torch has none of these for meta, so that the scores of attention, for one, would be traced as if they were written
+    to memory.
     """
 
     def __torch_function__(
@@ -29,23 +28,17 @@ class FusedKernels(TorchFunctionMode):
         if func is _attend_in_parts:
             return _attention(*args, **kwargs)
         if func is functional.multi_head_attention_forward:  # its own calls are not dispatched here
-            with _attention_inside():
+            functional.scaled_dot_product_attention = _attention
+            try:
                 return func(*args, **kwargs)
+            finally:
+                functional.scaled_dot_product_attention = _attend_in_parts
         if func is functional.mish and args[0].is_meta:
             return _Mish.apply(args[0])  # type: ignore[no-untyped-call]
         name = _RECURRENT.get(func)
-        if name is not None and is_plain(*args):
-            return recurrent(name, *args)
+        if name is not None and _is_plain(*args):
+            return _recurrent(name, *args)
         return func(*args, **kwargs)
-
-
-@contextmanager
-def _attention_inside() -> Iterator[None]:
-    functional.scaled_dot_product_attention = _attention
-    try:
-        yield
-    finally:
-        functional.scaled_dot_product_attention = _attend_in_parts
 
 
 class _Mish(torch.autograd.Function):
@@ -86,19 +79,17 @@ def _attention(
 
 
 States = tuple[Tensor, ...]
-Layer = Callable[[Tensor, States, Sequence[Tensor], bool], tuple[Tensor, States]]
 
 _LSTM = 2
 """OneDNN's number of the kind of layer."""
 
 
-def is_plain(inputs: Any, hidden: Any, weights: Any = None, *_: Any) -> bool:
+def _is_plain(inputs: Any, _: Any, weights: Any = None, *__: Any) -> bool:
     """Whether these are the arguments of sequences of one length, on meta; packed ones need values."""
-    del hidden
     return isinstance(inputs, Tensor) and inputs.is_meta and isinstance(weights, list)
 
 
-def recurrent(
+def _recurrent(
     name: str,
     inputs: Tensor,
     hidden: Tensor | Sequence[Tensor],
@@ -115,7 +106,6 @@ def recurrent(
     many = len(weights) // (layers * directions)
     projected = many != (4 if biased else 2)
     fused = name == "lstm" and inputs.dtype == torch.float32 and not projected
-    run = _fused(layers, both_ways, batch_first, training) if fused else _unrolled(_CELLS[name], projected)
     begin = (hidden,) if isinstance(hidden, Tensor) else tuple(hidden)
     values = inputs.transpose(0, 1) if batch_first else inputs
     values = values.contiguous() if fused else values
@@ -123,9 +113,13 @@ def recurrent(
     for layer in range(layers):
         made = []
         for place in range(layer * directions, (layer + 1) * directions):
-            states = tuple(state[place] for state in begin)
+            states, reverse = tuple(state[place] for state in begin), place % directions > 0
             own = weights[place * many : (place + 1) * many]
-            output, end = run(values, states, own, place % directions > 0)
+            if fused:
+                settings = (layers, biased, both_ways, batch_first, training)
+                output, end = _fused_lstm(values, states, own, reverse, settings)
+            else:
+                output, end = _unrolled(_CELLS[name], values, states, own, reverse, projected)
             made.append(output)
             ends.append(end)
         values = torch.cat(made, -1) if both_ways else made[0]
@@ -135,42 +129,36 @@ def recurrent(
     return (values.transpose(0, 1) if batch_first else values, *last)
 
 
-def _fused(layers: int, both_ways: bool, batch_first: bool, training: bool) -> Layer:
-    def run(
-        inputs: Tensor, states: States, weights: Sequence[Tensor], reverse: bool
-    ) -> tuple[Tensor, States]:
-        hidden, biased = states[0].shape[-1], len(weights) == 4
-        biases = (
-            weights[2:]
-            if biased
-            else [torch.zeros(weight.shape, dtype=weight.dtype, device=weight.device) for weight in weights]
-        )
-        rest: tuple[Any, ...] = (reverse, [], _LSTM, hidden, layers, biased, both_ways, batch_first, training)
-        output, *end, _ = torch.ops.aten.mkldnn_rnn_layer(inputs, *weights[:2], *biases, *states, *rest)
-        return output, tuple(end)
-
-    return run
+def _fused_lstm(
+    inputs: Tensor, states: States, weights: Sequence[Tensor], reverse: bool, settings: tuple[Any, ...]
+) -> tuple[Tensor, States]:
+    biases = weights[2:] or [
+        torch.zeros(weight.shape, dtype=weight.dtype, device=weight.device) for weight in weights
+    ]
+    rest = (reverse, [], _LSTM, states[0].shape[-1], *settings)
+    output, *end, _ = torch.ops.aten.mkldnn_rnn_layer(inputs, *weights[:2], *biases, *states, *rest)
+    return output, tuple(end)
 
 
-def _unrolled(cell: Callable[[Tensor, Tensor, States], States], projected: bool) -> Layer:
+def _unrolled(
+    cell: Callable[[Tensor, Tensor, States], States],
+    inputs: Tensor,
+    states: States,
+    weights: Sequence[Tensor],
+    reverse: bool,
+    projected: bool,
+) -> tuple[Tensor, States]:
     """All inputs are multiplied at once, then the states step by step."""
-
-    def run(
-        inputs: Tensor, states: States, weights: Sequence[Tensor], reverse: bool
-    ) -> tuple[Tensor, States]:
-        own = weights[:-1] if projected else weights
-        to_input, to_hidden, *biases = own
-        bias: Sequence[Tensor | None] = biases or (None, None)
-        steps = functional.linear(inputs, to_input, bias[0]).unbind(0)
-        outputs = []
-        for step in reversed(steps) if reverse else steps:
-            states = cell(step, functional.linear(states[0], to_hidden, bias[1]), states)
-            if projected:
-                states = (states[0].matmul(weights[-1].t()), *states[1:])
-            outputs.append(states[0])
-        return torch.stack(outputs[::-1] if reverse else outputs), states
-
-    return run
+    to_input, to_hidden, *biases = weights[:-1] if projected else weights
+    bias: Sequence[Tensor | None] = biases or (None, None)
+    steps = functional.linear(inputs, to_input, bias[0]).unbind(0)
+    outputs = []
+    for step in reversed(steps) if reverse else steps:
+        states = cell(step, functional.linear(states[0], to_hidden, bias[1]), states)
+        if projected:
+            states = (states[0].matmul(weights[-1].t()), *states[1:])
+        outputs.append(states[0])
+    return torch.stack(outputs[::-1] if reverse else outputs), states
 
 
 def _lstm_cell(given: Tensor, own: Tensor, states: States) -> States:

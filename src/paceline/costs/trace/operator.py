@@ -1,55 +1,41 @@
-"""One call of one of torch's operators, as far as its time depends on it."""
+"""One call of one of torch's operators, as far as its time depends on it; what each operator is for."""
 
 from dataclasses import dataclass, field
 from typing import Literal
 
 Phase = Literal["forward", "backward", "apply"]
+PHASES: tuple[Phase, ...] = ("forward", "backward", "apply")
 
-Kind = Literal[
-    "convolution",
-    "product",
-    "attention",
-    "recurrence",
-    "norm",
-    "pool",
-    "elementwise",
-    "reduction",
-    "embedding",
-    "copy",
-    "optimizer",
-]
+MatrixKind = Literal["convolution", "product", "attention", "recurrence"]
+Kind = Literal[MatrixKind, "norm", "pool", "elementwise", "reduction", "embedding", "copy", "optimizer"]
 """What an operator does; those of one kind are timed by one rule.
 
 ``product`` is a matrix product, ``recurrence`` a whole layer of an LSTM, ``reduction`` also softmax and
 losses, ``copy`` whatever only moves memory.
 """
+Plane = tuple[int, int]
+"""Height and width: a line has height 1, the depths of a volume are stacked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolution:
-    """The sizes of a convolution, as its forward has them; one dimension or three are brought to this form."""
+    """The sizes of a convolution, those of its forward in its backward too."""
 
     batch: int
     inputs: int
     """Channels in, of all groups."""
     outputs: int
-    height: int
-    width: int
-    out_height: int
-    out_width: int
-    kernel_height: int
-    kernel_width: int
-    stride_height: int = 1
-    stride_width: int = 1
-    padding_height: int = 0
-    padding_width: int = 0
+    size: Plane
+    out: Plane
+    kernel: Plane
+    stride: Plane = (1, 1)
+    padding: Plane = (0, 0)
     dilation: int = 1
     groups: int = 1
     transposed: bool = False
     dimensions: int = 2
     """1 for lines, 2 for images, 3 for volumes."""
     channels_last: bool = False
-    """Whether the channels of a place lie next to each other in memory."""
     data: bool = True
     """Of a backward: whether the gradient of the input is wanted; the first layer's is not."""
     filter: bool = True
@@ -72,12 +58,9 @@ class Window:
 
     batch: int
     channels: int
-    out_height: int
-    out_width: int
-    kernel_height: int
-    kernel_width: int
-    height: int
-    width: int
+    size: Plane
+    out: Plane
+    kernel: Plane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +88,11 @@ class Recurrence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm:
-    """A norm over images, or over vectors, which have one place and one channel."""
+    """A norm over images, or over vectors, which have one channel."""
 
     channels: int
     places: int
-    """Of an image: how many numbers of a channel lie side by side. The width of a vector."""
+    """Numbers of a channel that lie side by side; the width of a vector."""
     groups: int = 1
     """Of channels that are normed together."""
 
@@ -120,7 +103,7 @@ Shape = Norm | Convolution | Product | Window | Attention | Recurrence | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One call."""
+    """One call; calls that differ only in the memory held are equal, as their time does not depend on it."""
 
     name: str
     """Torch's, such as "convolution_backward"."""
@@ -143,9 +126,93 @@ class Operator:
     """Whether a recurrent layer calls it, step by step: from C++, where a call costs less than from Python."""
     held: int = field(default=0, compare=False)
     """Bytes that the step's tensors occupy while it runs: what is saved for backward, what it reads and what it makes;
-    neither parameters nor anything else that was there before the step. Only a trace counts it, and its time does not
-    depend on it, so calls that differ in it are equal."""
+    neither parameters nor anything else that was there before the step. Only a trace counts it."""
     held_mixed: int = field(default=0, compare=False)
     """The same in mixed precision."""
     held_heap: int = field(default=0, compare=False)
     """Of ``held``, what lies in blocks so small that a CPU's allocator keeps them in its heap."""
+
+
+_FREE = (
+    "_unsafe_view _reshape_alias empty empty_like empty_strided new_empty new_empty_strided empty_permuted "
+    "lift_fresh _local_scalar_dense resize_ unsafe_split unsafe_split_with_sizes unsafe_chunk unsqueeze_ "
+    "squeeze_ transpose_ t_ detach_ set_ resize_as_"
+)
+FREE = frozenset(_FREE.split())
+"""Operators that touch no memory, beside the views, whose schema says so."""
+
+WRITE_ONLY = frozenset(
+    ["zero_", "fill_", "copy_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_"]
+)
+"""Operators that change their first argument in place without reading it."""
+
+_GROUPS: dict[Kind, str] = {
+    "product": "mm addmm bmm baddbmm",
+    "convolution": "convolution convolution_backward",
+    "recurrence": "mkldnn_rnn_layer mkldnn_rnn_layer_backward",
+    "norm": "native_batch_norm native_batch_norm_backward native_layer_norm native_layer_norm_backward "
+    "native_group_norm native_group_norm_backward _native_batch_norm_legit cudnn_batch_norm "
+    "cudnn_batch_norm_backward _fused_rms_norm _fused_rms_norm_backward",
+    "pool": "_adaptive_avg_pool3d _adaptive_avg_pool3d_backward adaptive_max_pool3d adaptive_max_pool3d_backward "
+    "fractional_max_pool2d fractional_max_pool2d_backward fractional_max_pool3d fractional_max_pool3d_backward "
+    "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward "
+    "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward "
+    "max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool3d avg_pool3d_backward",
+    "reduction": "sum mean max min amax amin argmax argmin var std var_mean norm prod cumsum any all topk sort "
+    "logsumexp linalg_vector_norm _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data "
+    "_safe_softmax nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward mse_loss "
+    "mse_loss_backward binary_cross_entropy_with_logits binary_cross_entropy binary_cross_entropy_backward "
+    "smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward soft_margin_loss soft_margin_loss_backward "
+    "multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward multilabel_margin_loss_backward "
+    "_trilinear",
+    "embedding": "embedding embedding_dense_backward _embedding_bag _embedding_bag_forward_only "
+    "_embedding_bag_dense_backward _embedding_bag_backward",
+    "copy": "clone _to_copy copy_ cat stack constant_pad_nd slice_backward select_backward zeros ones full "
+    "zeros_like ones_like full_like zero_ fill_ arange new_zeros new_ones new_full index index_select gather "
+    "scatter scatter_ index_put index_put_ _index_put_impl_ roll flip repeat scalar_tensor tril triu "
+    "reflection_pad1d reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward reflection_pad3d "
+    "reflection_pad3d_backward replication_pad1d replication_pad1d_backward replication_pad2d "
+    "replication_pad2d_backward replication_pad3d replication_pad3d_backward upsample_nearest1d "
+    "upsample_nearest1d_backward upsample_nearest2d upsample_nearest2d_backward upsample_nearest3d "
+    "upsample_nearest3d_backward upsample_linear1d upsample_linear1d_backward upsample_bilinear2d "
+    "upsample_bilinear2d_backward upsample_bicubic2d upsample_bicubic2d_backward upsample_trilinear3d "
+    "upsample_trilinear3d_backward max_unpool2d max_unpool3d pixel_shuffle pixel_unshuffle channel_shuffle im2col "
+    "col2im",
+    "elementwise": "_prelu_kernel _prelu_kernel_backward abs add add_ addcmul_ bernoulli_ bitwise_not celu celu_ "
+    "clamp_min clamp_min_ div div_ elu elu_ elu_backward eq exp ge gelu gelu_backward glu glu_backward hardshrink "
+    "hardshrink_backward hardsigmoid hardsigmoid_ hardsigmoid_backward hardswish hardswish_ hardswish_backward "
+    "hardtanh hardtanh_ hardtanh_backward leaky_relu leaky_relu_ leaky_relu_backward log_sigmoid_backward "
+    "log_sigmoid_forward masked_fill masked_fill_ mish mish_ mish_backward mul mul_ ne neg pow rand relu relu_ "
+    "rrelu_with_noise rrelu_with_noise_backward rsqrt rsub sgn sigmoid sigmoid_ sigmoid_backward sign silu silu_ "
+    "silu_backward softplus softplus_backward softshrink softshrink_backward sqrt_ sub sub_ tanh tanh_ tanh_backward "
+    "threshold threshold_backward where xlogy",
+    "optimizer": "_fused_sgd_ _fused_adam_ _fused_adamw_ _fused_adagrad_",
+}
+
+KINDS: dict[str, Kind] = {name: kind for kind, names in _GROUPS.items() for name in names.split()}
+"""By name: every operator that the layers of ``torch.nn`` consist of, and others."""
+
+_FLOPS: dict[float, str] = {
+    0: "nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward eq ne lt gt le ge where "
+    "masked_fill masked_fill_ bitwise_and bitwise_or bitwise_not logical_and logical_not",
+    2: "addcmul addcdiv addcmul_ addcdiv_ lerp lerp_ linalg_vector_norm mv addmv dot tanh_backward "
+    "sigmoid_backward mse_loss mse_loss_backward",
+    3: "var std var_mean _softmax_backward_data _log_softmax_backward_data silu_backward",
+    4: "exp log sqrt rsqrt sin cos tanh sigmoid erf pow log1p exp_ sqrt_ tanh_ sigmoid_ elu normal_",
+    5: "_softmax _log_softmax _safe_softmax logsumexp silu silu_ native_batch_norm _native_batch_norm_legit "
+    "cudnn_batch_norm native_group_norm native_layer_norm _fused_rms_norm binary_cross_entropy_with_logits",
+    8: "gelu native_batch_norm_backward cudnn_batch_norm_backward native_group_norm_backward "
+    "native_layer_norm_backward _fused_rms_norm_backward",
+    12: "gelu_backward",
+}
+
+FLOPS: dict[str, float] = {name: flops for flops, names in _FLOPS.items() for name in names.split()}
+"""Floating-point operations an element of the largest tensor; an operator that is not listed takes one.
+
+A multiply-add is two operations; a function such as exp or tanh counts as four. These figures matter little, because
+such operators are bound by memory.
+"""
+
+
+def kind_of(name: str) -> Kind:
+    return "attention" if name.startswith("_scaled_dot_product_") else KINDS.get(name, "elementwise")

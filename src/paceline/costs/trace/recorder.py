@@ -5,7 +5,7 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,18 +15,28 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from paceline.costs.trace.counting import counts, operator, tensors_in
-from paceline.costs.trace.kinds import kind_of
-from paceline.costs.trace.operator import Kind, Operator, Phase
+from paceline.costs.trace.operator import Kind, Operator, Phase, kind_of
 
-MATRIX: tuple[Kind, ...] = ("convolution", "product", "attention")
+_NARROW: tuple[Kind, ...] = ("convolution", "product", "attention")
 """What mixed precision computes in 16 bits."""
-
 _FULL: tuple[Kind, ...] = ("norm", "reduction")
 """What it computes in 32, softmax and losses among them; batch normalisation keeps the format that it is given."""
-
-
 BLOCK = 32 * 2**20
 """Bytes from which glibc gives a block pages of its own and gives them back; smaller ones share a heap, with holes."""
+LOSS = "loss"
+"""The module of what is called outside of the model, in its loss."""
+
+
+@dataclass(slots=True)
+class _Memory:
+    size: int
+    mixed: int
+    freed: object
+    """The weak reference that tells when it is freed."""
+
+    @property
+    def heap(self) -> int:
+        return self.size if self.size < BLOCK else 0
 
 
 class HeldMemory:
@@ -39,49 +49,45 @@ class HeldMemory:
     """
 
     def __init__(self) -> None:
-        self.bytes = 0
-        self.mixed = 0
-        self.heap = 0
-        """Of ``bytes``, those in blocks below ``BLOCK``."""
+        self.bytes = self.mixed = self.heap = 0
         self._memories: dict[int, _Memory] = {}
         self._cast: set[int] = set()
 
     def made(
         self, name: str, kind: Kind, forward: bool, given: Sequence[Tensor], made: Sequence[Tensor]
     ) -> None:
-        if forward and kind in MATRIX:
-            for tensor in given:
+        if forward and kind in _NARROW:
+            for tensor in filter(_is_wide, given):
                 self._narrow(tensor)
-        wide = self._wide(name, kind, given)
+        wide = self._makes_wide(name, kind, given)
         known = {tensor.untyped_storage()._cdata for tensor in given}
         for tensor in made:
             storage = tensor.untyped_storage()
-            key = storage._cdata
+            key, size = storage._cdata, storage.nbytes()
             if key in known or key in self._memories:
                 continue
-            size = storage.nbytes()
             mixed = size if wide or not _is_wide(tensor) else size // 2
-            self._memories[key] = _Memory(size, mixed, weakref.ref(storage, partial(self._freed, key)))
+            memory = _Memory(size, mixed, weakref.ref(storage, partial(self._freed, key)))
+            self._memories[key] = memory
             self.bytes += size
             self.mixed += mixed
-            self.heap += size if size < BLOCK else 0
+            self.heap += memory.heap
 
-    def _wide(self, name: str, kind: Kind, given: Sequence[Tensor]) -> bool:
+    def _makes_wide(self, name: str, kind: Kind, given: Sequence[Tensor]) -> bool:
         """Whether mixed precision makes 32-bit numbers here."""
-        if kind in MATRIX:
+        if kind in _NARROW:
             return False
         if kind in _FULL and "batch_norm" not in name:
             return True
-        return any(_is_wide(tensor) and self._is_wide_here(tensor) for tensor in given if tensor.dim() > 1)
-
-    def _is_wide_here(self, tensor: Tensor) -> bool:
-        memory = self._memories.get(tensor.untyped_storage()._cdata)
-        return memory is None or memory.mixed == memory.size
+        memories = (
+            self._memories.get(one.untyped_storage()._cdata)
+            for one in given
+            if one.dim() > 1 and _is_wide(one)
+        )
+        return any(memory is None or memory.mixed == memory.size for memory in memories)
 
     def _narrow(self, tensor: Tensor) -> None:
         """Hold a tensor in 16 bits: instead of its 32 where the step has made it, beside them where it was there."""
-        if not _is_wide(tensor):
-            return
         storage = tensor.untyped_storage()
         memory = self._memories.get(storage._cdata)
         if memory is not None and memory.mixed == memory.size:
@@ -95,24 +101,11 @@ class HeldMemory:
         memory = self._memories.pop(key)
         self.bytes -= memory.size
         self.mixed -= memory.mixed
-        self.heap -= memory.size if memory.size < BLOCK else 0
-
-
-class _Memory:
-    """One that is held, and the reference that tells when it is not any more."""
-
-    __slots__ = ("mixed", "reference", "size")
-
-    def __init__(self, size: int, mixed: int, reference: object) -> None:
-        self.size, self.mixed, self.reference = size, mixed, reference
+        self.heap -= memory.heap
 
 
 def _is_wide(tensor: Tensor) -> bool:
     return tensor.is_floating_point() and tensor.itemsize > 2
-
-
-LOSS = "loss"
-"""The place of what is called outside of the model, in its loss."""
 
 
 class ModuleTracker:
@@ -124,33 +117,30 @@ class ModuleTracker:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self._names: dict[nn.Module, str] = {module: name for name, module in model.named_modules()}
+        self.names: dict[nn.Module, str] = {module: name for name, module in model.named_modules()}
+        self.recurrent = {name for module, name in self.names.items() if isinstance(module, nn.RNNBase)}
         self._owners: dict[int, str] = {}
-        for module, name in self._names.items():
+        for module, name in self.names.items():
             for parameter in module.parameters(recurse=False):
                 self._owners.setdefault(id(parameter), name)
-        self._recurrent = {name for module, name in self._names.items() if isinstance(module, nn.RNNBase)}
         self._stack: list[str] = []
         self._starts = [0]
         self._paths = [LOSS]
 
-    @property
-    def current(self) -> str:
-        return self._stack[-1] if self._stack else LOSS
-
     @contextmanager
     def followed(self) -> Iterator[None]:
-        hooks = [module.register_forward_pre_hook(self._enter) for module in self._names]
-        hooks += [module.register_forward_hook(self._leave, always_call=True) for module in self._names]
+        self._stack.clear()
+        self._mark()
+        hooks = [module.register_forward_pre_hook(self._enter) for module in self.names]
+        hooks += [module.register_forward_hook(self._leave, always_call=True) for module in self.names]
         try:
             yield
         finally:
             for hook in hooks:
                 hook.remove()
 
-    def begin(self) -> None:
-        self._stack.clear()
-        self._mark()
+    def current(self) -> str:
+        return self._stack[-1] if self._stack else LOSS
 
     def backward(self) -> str:
         """The module whose backward is running; one that recomputes its forward is found as in forward."""
@@ -161,38 +151,31 @@ class ModuleTracker:
             return ""
         if hasattr(node, "variable"):
             return self._owners.get(id(node.variable), "")
-        number: int = node._sequence_nr()
-        return self._paths[bisect_right(self._starts, number) - 1]
-
-    def is_recurrent(self, name: str) -> bool:
-        return name in self._recurrent
+        return self._paths[bisect_right(self._starts, node._sequence_nr()) - 1]
 
     def failed(self, error: BaseException) -> nn.Module:
         """The innermost module in which an error happened; the model itself if it was in none."""
         found = self.model
         for frame, _ in traceback.walk_tb(error.__traceback__):
             running = frame.f_locals.get("self")
-            if isinstance(running, nn.Module) and running in self._names:
+            if isinstance(running, nn.Module) and running in self.names:
                 found = running
         return found
 
-    def name(self, module: nn.Module) -> str:
-        return self._names[module]
-
     def _enter(self, module: nn.Module, _: Any) -> None:
-        self._stack.append(self._names[module])
+        self._stack.append(self.names[module])
         self._mark()
 
-    def _leave(self, _: nn.Module, __: Any, ___: Any) -> None:
+    def _leave(self, *_: Any) -> None:
         self._stack.pop()
         self._mark()
 
     def _mark(self) -> None:
         self._starts.append(torch._C._autograd._get_sequence_nr())
-        self._paths.append(self.current)
+        self._paths.append(self.current())
 
 
-Run = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], tuple[Any, float]]
+Run = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], tuple[Any, Any]]
 """Gets an operator's result, and how many seconds that took where they are measured."""
 
 
@@ -206,7 +189,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.phase: Phase | None = None
         self.modules: ModuleTracker | None = None
         self.last: OpOverload | None = None
-        self.calls: dict[Phase, list[tuple[Operator, float]]] = {"forward": [], "backward": [], "apply": []}
+        self.begin()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -214,7 +197,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def begin(self) -> None:
-        self.calls = {"forward": [], "backward": [], "apply": []}
+        self.calls: dict[Phase, list[tuple[Operator, Any]]] = {"forward": [], "backward": [], "apply": []}
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -225,16 +208,15 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result, seconds = self._run(func, args, kwargs)
         if self.phase is None:
             return result
-        if self._held is not None:
-            given = list(tensors_in((*args, *kwargs.values())))
-            made, name = list(tensors_in([result])), func._opname
-            self._held.made(name, kind_of(name), self.phase == "forward", given, made)
+        held = self._held
+        if held is not None:
+            given, name = list(tensors_in((*args, *kwargs.values()))), func._opname
+            held.made(name, kind_of(name), self.phase == "forward", given, list(tensors_in([result])))
         if counts(func):
             module = self._module()
-            unrolled = self.modules is not None and self.modules.is_recurrent(module)
+            unrolled = self.modules is not None and module in self.modules.recurrent
             record = operator(func, args, kwargs, result, self.phase, module, unrolled)
-            if self._held is not None:
-                held = self._held
+            if held is not None:
                 record = replace(record, held=held.bytes, held_mixed=held.mixed, held_heap=held.heap)
             self.calls[self.phase].append((record, seconds))
         return result
@@ -242,4 +224,4 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _module(self) -> str:
         if self.modules is None or self.phase == "apply":
             return ""
-        return self.modules.current if self.phase == "forward" else self.modules.backward()
+        return self.modules.current() if self.phase == "forward" else self.modules.backward()

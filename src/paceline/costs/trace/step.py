@@ -1,134 +1,33 @@
 """One training step under a recorder, done as the live runtime does it."""
 
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from math import nan
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn, optim
 from torch.nn.parameter import UninitializedParameter
 
+from paceline.costs.trace.meta import NeedsValues
 from paceline.costs.trace.operator import Phase
 from paceline.costs.trace.recorder import ModuleTracker, OperatorRecorder
-from paceline.costs.trace.refusals import refusal
-from paceline.errors import UsageError
-from paceline.jobs.batches import Batch, batch_loss, check_loss, kept_outputs
+from paceline.errors import UsageError, is_users
+from paceline.jobs.batches import Batch, batch_loss, check_loss, describe, kept_outputs
 from paceline.jobs.job import Job, Traceable
 from paceline.jobs.optimizers import ELEMENTWISE, Adam, AdamW, Sgd, clip_norm_
 from paceline.jobs.step import StepHooks, StepPhase, accumulate_gradient
 
 Factory = Callable[[Iterable[nn.Parameter]], optim.Optimizer]
 
-
-class OnCpu(nn.Parameter):
-    """A meta parameter that says it is on the CPU: torch's fused optimizers refuse one that says it is not."""
-
-    device = property(lambda _: torch.device("cpu"))
-
-
-class Update:
-    """Steps of an optimizer; those that ship are not built on meta, because torch imports its compiler to do so."""
-
-    def __init__(self, factory: Factory, parameters: list[nn.Parameter], grad: Tensor) -> None:
-        self._factory, self._parameters, self._grad = factory, parameters, grad
-        self._optimizer: optim.Optimizer | None = None
-        self._slots: list[Tensor] = []
-        self._steps: list[Tensor] = []
-
-    @property
-    def _ships(self) -> bool:
-        return isinstance(self._factory, Sgd | Adam) and self._grad.is_meta
-
-    def prepare(self) -> None:
-        """Have the state that an optimizer has from its first step on."""
-        if self._ships:
-            moments = 2 if isinstance(self._factory, Adam) else int(bool(self._factory.momentum))  # type: ignore[attr-defined]
-            self._slots = [torch.empty_like(self._grad) for _ in range(moments + 1)]
-            self._steps = [torch.empty((), device=self._grad.device)]
-        elif self._optimizer is None:
-            self._optimizer = self._built()
-            self._optimizer.step()
-
-    @property
-    def held(self) -> int:
-        """Bytes of that state; the vector of the parameters is none of it."""
-        if self._optimizer is None:
-            return sum(one.nbytes for one in self._slots[1:])
-        states = self._optimizer.state.values()
-        return sum(one.nbytes for state in states for one in state.values() if isinstance(one, Tensor))
-
-    def step(self) -> None:
-        if self._optimizer is not None:
-            self._optimizer.step()
-        elif isinstance(self._factory, Adam):
-            self._adam(self._factory)
-        elif isinstance(self._factory, Sgd):
-            self._sgd(self._factory)
-
-    def _sgd(self, sgd: Sgd) -> None:
-        whole, *momentum = self._slots
-        torch._fused_sgd_(
-            [whole],
-            [self._grad],
-            momentum,
-            weight_decay=sgd.weight_decay,
-            momentum=sgd.momentum,
-            lr=sgd.lr,
-            dampening=0.0,
-            nesterov=sgd.nesterov,
-            maximize=False,
-            is_first_step=False,
-        )
-
-    def _adam(self, adam: Adam) -> None:
-        whole, mean, square = self._slots
-        torch._foreach_add_(self._steps, 1)
-        fused = torch._fused_adamw_ if isinstance(adam, AdamW) else torch._fused_adam_
-        fused(
-            [whole],
-            [self._grad],
-            [mean],
-            [square],
-            [],
-            self._steps,
-            lr=adam.lr,
-            beta1=adam.beta1,
-            beta2=adam.beta2,
-            weight_decay=adam.weight_decay,
-            eps=adam.eps,
-            amsgrad=False,
-            maximize=False,
-        )
-
-    def _built(self) -> optim.Optimizer:
-        stand_ins = [_stand_in(one) for one in self._parameters]
-        optimizer = self._factory(stand_ins)
-        alike = type(optimizer) in ELEMENTWISE and len(optimizer.param_groups) == 1
-        if alike and len(optimizer.param_groups[0]["params"]) == len(stand_ins):
-            optimizer = self._factory([_stand_in(nn.Parameter(torch.zeros_like(self._grad)), self._grad)])
-        for group in optimizer.param_groups:
-            if not group.get("fused"):
-                group["params"] = [_plain(one) for one in group["params"]]
-        return optimizer
-
-
-def _stand_in(parameter: nn.Parameter, grad: Tensor | None = None) -> nn.Parameter:
-    made = parameter
-    if parameter.is_meta:
-        made = torch.Tensor._make_subclass(OnCpu, parameter.data, True)
-    made.grad = parameter.grad if grad is None else grad
-    return made
-
-
-def _plain(parameter: nn.Parameter) -> nn.Parameter:
-    """A meta parameter that says where it is, for optimizers that are not fused."""
-    if not isinstance(parameter, OnCpu):
-        return parameter
-    made = nn.Parameter(parameter.data)
-    made.grad = parameter.grad
-    return made
+_NO_VALUES = (
+    *("cannot be called on meta tensors", "no data", "data-dependent"),
+    *("Cannot copy out of meta", "tensor to numpy"),
+)
 
 
 class TracedStep(StepHooks):
@@ -150,28 +49,21 @@ class TracedStep(StepHooks):
             )
         self.model = model.train()
         self.parameters = _trainable(job.name, self.model)
-        recorder.modules = ModuleTracker(self.model)
-        self.grad = _flat_gradient([parameter for _, parameter in self.parameters])
+        recorder.modules = self._modules = ModuleTracker(self.model)
+        parameters = [parameter for _, parameter in self.parameters]
+        self.grad = _flat_gradient(parameters)
         self._doing = "batch"
         with self._refusing():
             self.batch = job.batch(samples)
             check_loss(job, self.batch)
-        self.update = Update(job.optimizer, [one for _, one in self.parameters], self.grad)
+        self.update = Update(job.optimizer, parameters, self.grad)
         self.ready: dict[str, int] = {}
-
-    @property
-    def fixed(self) -> int:
-        """Bytes of the model that no step changes by its gradient: buffers, and parameters that are not trained."""
-        untrained = (one for one in self.model.parameters() if not one.requires_grad)
-        return sum(one.nbytes for one in (*self.model.buffers(), *untrained))
+        """After how many operators of backward each gradient is complete."""
 
     def run(self) -> None:
         """Forward, backward and the optimizer's step; the recorder has the calls afterwards."""
-        modules = self.recorder.modules
-        assert modules is not None
         self.recorder.begin()
-        modules.begin()
-        with self._refusing(), modules.followed(), self._gradients_watched():
+        with self._refusing(), self._modules.followed(), self._gradients_watched():
             accumulate_gradient(self._forward, self.grad, iter([self.batch]), [1.0], self)
         # Torch's optimizers keep their counters on the CPU.
         self._doing = "optimizer"
@@ -206,9 +98,11 @@ class TracedStep(StepHooks):
 
     @contextmanager
     def _gradients_watched(self) -> Iterator[None]:
-        """Note after how many operators of backward each gradient is complete."""
+        def completed(name: str, _: Tensor) -> None:
+            self.ready[name] = len(self.recorder.calls["backward"])
+
         hooks = [
-            parameter.register_post_accumulate_grad_hook(partial(self._completed, name))  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(partial(completed, name))  # type: ignore[no-untyped-call]
             for name, parameter in self.parameters
         ]
         try:
@@ -217,9 +111,6 @@ class TracedStep(StepHooks):
             for hook in hooks:
                 hook.remove()
 
-    def _completed(self, name: str, _: Tensor) -> None:
-        self.ready[name] = len(self.recorder.calls["backward"])
-
     @contextmanager
     def _refusing(self) -> Iterator[None]:
         try:
@@ -227,11 +118,125 @@ class TracedStep(StepHooks):
         except UsageError:
             raise
         except Exception as error:
-            # With outputs, the model has returned.
-            doing = "loss" if self._doing == "forward" and self._outputs else self._doing
-            raise refusal(error, doing, self.job.name, self.recorder, self._outputs) from error
+            raise self._refusal(error) from error
         finally:
             self.recorder.phase = None
+
+    def _refusal(self, error: Exception) -> UsageError:
+        """What went wrong, in which module and line, and how to mend it."""
+        frames = reversed(traceback.extract_tb(error.__traceback__))
+        users = (f" at {Path(one.filename).name}:{one.lineno}" for one in frames if is_users(one.filename))
+        at = next(users, "")
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        message = lines[0].rstrip(".") if lines else type(error).__name__
+        # With outputs, the model has returned.
+        doing = "loss" if self._doing == "forward" and self._outputs else self._doing
+        place, last = f"{self._place(error, doing)} of {self.job.name!r}", self.recorder.last
+        if isinstance(error, NeedsValues) or any(words in message for words in _NO_VALUES):
+            return UsageError(
+                f"{place} asks for the values of a tensor{at} ({message}), and a trace has none, only shapes; "
+                "decide by shapes and settings, or compute on the tensor itself, with torch.where for one"
+            )
+        if isinstance(error, NotImplementedError) and last is not None:
+            return UsageError(
+                f"{place} calls {last._schema.name}{at}, which torch cannot run on meta tensors, "
+                "that is without values; use an operator that has a meta kernel or register one with torch.library"
+            )
+        if doing == "loss":
+            return UsageError(
+                f"{place} cannot take the model's outputs, {describe(self._outputs[0])}{at}: {message}; "
+                "let the model give what the loss expects"
+            )
+        fix = ""
+        if "device" in message and "meta" in message:
+            fix = "; make new tensors on the device of the inputs, with device=inputs.device"
+        elif doing in ("forward", "backward") and isinstance(error, RuntimeError | ValueError | IndexError):
+            fix = "; make the sizes of the inputs fit what the module expects"
+        return UsageError(f"{place} fails{at}: {message}{fix}")
+
+    def _place(self, error: Exception, doing: str) -> str:
+        if doing not in ("forward", "backward"):
+            return f"the {doing}"
+        module = self._modules.failed(error)
+        if module is self.model:
+            return "the model" if doing == "forward" else "the backward"
+        return f"module {self._modules.names[module]!r} ({type(module).__name__})"
+
+
+class OnCpu(nn.Parameter):
+    """A meta parameter that says it is on the CPU: torch's fused optimizers refuse one that says it is not."""
+
+    device = property(lambda _: torch.device("cpu"))
+
+
+class Update:
+    """Steps of an optimizer; those that ship are not built on meta, because torch imports its compiler to do so."""
+
+    def __init__(self, factory: Factory, parameters: list[nn.Parameter], grad: Tensor) -> None:
+        self._factory, self._parameters, self._grad = factory, parameters, grad
+        self._optimizer: optim.Optimizer | None = None
+        self._vector, self._moments, self._steps = grad, list[Tensor](), list[Tensor]()
+
+    def prepare(self) -> None:
+        """Have the state that an optimizer has from its first step on."""
+        if self._grad.is_meta and isinstance(self._factory, Sgd | Adam):
+            many = 2 if isinstance(self._factory, Adam) else int(self._factory.momentum > 0)
+            self._vector, *self._moments = (torch.empty_like(self._grad) for _ in range(many + 1))
+            self._steps = [torch.empty((), device=self._grad.device)]
+        elif self._optimizer is None:
+            self._optimizer = self._built()
+            self._optimizer.step()
+
+    @property
+    def held(self) -> int:
+        """Bytes of that state."""
+        if self._optimizer is None:
+            return sum(one.nbytes for one in self._moments)
+        states = self._optimizer.state.values()
+        return sum(one.nbytes for state in states for one in state.values() if isinstance(one, Tensor))
+
+    def step(self) -> None:
+        """Of an optimizer that ships, what torch's own calls: a fused operator with the factory's settings."""
+        vector, grad, factory = [self._vector], [self._grad], self._factory
+        if self._optimizer is not None:
+            self._optimizer.step()
+        elif isinstance(factory, Adam):
+            torch._foreach_add_(self._steps, 1)
+            fused = torch._fused_adamw_ if isinstance(factory, AdamW) else torch._fused_adam_
+            mean, square = ([moment] for moment in self._moments)
+            settings = {**asdict(factory), "amsgrad": False, "maximize": False}
+            fused(vector, grad, mean, square, [], self._steps, **settings)
+        elif isinstance(factory, Sgd):
+            settings = {**asdict(factory), "dampening": 0.0, "maximize": False, "is_first_step": False}
+            torch._fused_sgd_(vector, grad, self._moments, **settings)
+
+    def _built(self) -> optim.Optimizer:
+        stand_ins = [_stand_in(one) for one in self._parameters]
+        optimizer = self._factory(stand_ins)
+        alike = type(optimizer) in ELEMENTWISE and len(optimizer.param_groups) == 1
+        if alike and len(optimizer.param_groups[0]["params"]) == len(stand_ins):
+            optimizer = self._factory([_stand_in(nn.Parameter(torch.zeros_like(self._grad)), self._grad)])
+        for group in optimizer.param_groups:
+            if not group.get("fused"):
+                group["params"] = [_plain(one) for one in group["params"]]
+        return optimizer
+
+
+def _stand_in(parameter: nn.Parameter, grad: Tensor | None = None) -> nn.Parameter:
+    made = parameter
+    if parameter.is_meta:
+        made = torch.Tensor._make_subclass(OnCpu, parameter.data, True)
+    made.grad = parameter.grad if grad is None else grad
+    return made
+
+
+def _plain(parameter: nn.Parameter) -> nn.Parameter:
+    """A meta parameter that says where it is, for optimizers that are not fused."""
+    if not isinstance(parameter, OnCpu):
+        return parameter
+    made = nn.Parameter(parameter.data)
+    made.grad = parameter.grad
+    return made
 
 
 def _trainable(name: str, model: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -63,10 +63,7 @@ def _alexnet(
 def dense_layers(
     dense: str, channels: int, sides: Sequence[int], widths: Sequence[int]
 ) -> dict[str, nn.Module]:
-    """Layers 6, 7 and 8, from an image to the last of the widths; dropout follows each but the last.
-
-    A convolution as large as its image is the same as a linear layer.
-    """
+    """Layers 6, 7 and 8, as linear layers, or as convolutions as large as their image, which is the same."""
     linear = dense == "linear"
     ins = (channels * prod(sides) if linear else channels, *widths)
     layers: dict[str, nn.Module] = {"flatten": nn.Flatten()} if linear else {}

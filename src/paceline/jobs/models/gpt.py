@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from paceline.jobs.inputs import TokenInput
-from paceline.jobs.spec import at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +25,9 @@ class Gpt:
     """How many tokens there are."""
 
     def __post_init__(self) -> None:
-        at_least(1, heads=self.heads)
-        limits = {"layers": 1000, "width": 2**17, "context": 2**22, "vocabulary": 2**24}
+        limits = {"layers": 1000, "heads": 2**17, "width": 2**17, "context": 2**22, "vocabulary": 2**24}
         for name, most in limits.items():
-            value = getattr(self, name)
-            if not 1 <= value <= most:
+            if not 1 <= (value := getattr(self, name)) <= most:
                 raise ValueError(f"{name}={value} is out of range; it must be from 1 to {most:,}")
         if self.width % self.heads:
             raise ValueError(
@@ -42,8 +39,7 @@ class Gpt:
         return TokenInput(length=self.context, vocabulary=self.vocabulary)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        assert shape[0] <= self.context, "the input is checked before a model is made for it"
-        assert classes == self.vocabulary, "the input is checked before a model is made for it"
+        assert shape[0] <= self.context and classes == self.vocabulary, "the input was checked"  # noqa: PT018
         return Decoder(self)
 
 

@@ -88,11 +88,7 @@ class _ResNet:
         return start_convolutions(model)
 
     def _blocks(self, side: int) -> Iterator[Block]:
-        """All blocks, given the shorter side of their input.
-
-        A stage halves the image only while two pixels a side are left, so that batch norm has something to
-        average even on a batch of one tiny image.
-        """
+        """A stage halves the image only while two pixels a side are left: batch norm needs something to average."""
         ins = 64
         for width, count in zip((64, 128, 256, 512), self.counts, strict=True):
             stride = 2 if width > 64 and side >= 4 else 1

@@ -31,9 +31,6 @@ class Mlp:
         return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(sizes[-1], classes))
 
 
-KERNEL = 5
-
-
 @dataclass(frozen=True, kw_only=True)
 class Cnn:
     """The lean convolutional network: 6 and 16 filters of 5x5, 64 units."""
@@ -50,31 +47,20 @@ class Cnn:
         at_least(1, first=self.first, second=self.second, hidden=self.hidden)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Twice convolve, ReLU and halve by max-pooling, then two linear layers.
+        """Twice convolve, ReLU and halve by max-pooling, then two linear layers; LeNet's shape on 28x28 and more.
 
-        Small images keep their size: see ``_stage``. On 28x28 and more it is LeNet's shape.
+        Images with a side under 12 are padded, since a 5x5 filter would eat most of them; pooling stops where it
+        would leave a side under 4.
         """
-        channels, *sides = shape
+        ins, *sides = shape
         layers: list[nn.Module] = []
-        for ins, outs in ((channels, self.first), (self.first, self.second)):
-            stage, sides = _stage(ins, outs, sides)
-            layers += stage
-        flat = self.second * sides[0] * sides[1]
-        return nn.Sequential(
-            *layers, nn.Flatten(), nn.Linear(flat, self.hidden), nn.ReLU(), nn.Linear(self.hidden, classes)
-        )
-
-
-def _stage(ins: int, outs: int, sides: list[int]) -> tuple[list[nn.Module], list[int]]:
-    """A convolution and what follows it, and the sides of its result.
-
-    Images with a side under 12 are padded, since a 5x5 filter without padding would eat most of them;
-    pooling stops where it would leave a side under 4.
-    """
-    padding = KERNEL // 2 if min(sides) < 12 else 0
-    layers: list[nn.Module] = [nn.Conv2d(ins, outs, KERNEL, padding=padding), nn.ReLU()]
-    sides = [side + 2 * padding - KERNEL + 1 for side in sides]
-    if min(sides) >= 8:
-        layers.append(nn.MaxPool2d(2))
-        sides = [side // 2 for side in sides]
-    return layers, sides
+        for outs in (self.first, self.second):
+            padding = 2 if min(sides) < 12 else 0
+            layers += [nn.Conv2d(ins, outs, 5, padding=padding), nn.ReLU()]
+            sides = [side + 2 * padding - 4 for side in sides]
+            if min(sides) >= 8:
+                layers.append(nn.MaxPool2d(2))
+                sides = [side // 2 for side in sides]
+            ins = outs
+        dense = [nn.Linear(ins * prod(sides), self.hidden), nn.ReLU(), nn.Linear(self.hidden, classes)]
+        return nn.Sequential(*layers, nn.Flatten(), *dense)

@@ -26,7 +26,8 @@ class ShownMessage:
     target: int
     start: int
     stop: int
-    reduces: bool
+    on_receive: str
+    """What the target does: "reduce" or "replace"."""
     values: Values
 
 
@@ -39,7 +40,6 @@ class RankValues:
     """By rank and chunk, the ranks whose values are in it."""
 
     def finished(self, rank: int, chunk: int) -> bool:
-        """Whether all ranks' values are in this chunk of this rank."""
         return len(self.parts[rank][chunk]) == len(self.parts)
 
 
@@ -85,11 +85,9 @@ class Explanation:
 
     @property
     def across(self) -> int:
-        """Messages between hosts."""
         return sum(self.hosts[m.source] != self.hosts[m.target] for m in self.messages)
 
     def sent(self, rank: int) -> int:
-        """How many values a rank sends in all."""
         return sum(len(m.values) for m in self.messages if m.source == rank)
 
 
@@ -129,14 +127,13 @@ def _steps(schedule: Schedule, op: str, start: RankValues, bounds: Sequence[int]
         rounds = list(group)
         for place, turn in enumerate(rounds, start=1):
             columns = (turn.sources, turn.targets, turn.starts, turn.stops, turn.reduces)
-            messages = tuple(
-                ShownMessage(
-                    source, target, first, stop, reduces, before.values[source][bounds[first] : bounds[stop]]
-                )
-                for source, target, first, stop, reduces in zip(*(c.tolist() for c in columns), strict=True)
-            )
+            messages = []
+            for source, target, first, stop, reduces in zip(*(c.tolist() for c in columns), strict=True):
+                sent = before.values[source][bounds[first] : bounds[stop]]
+                how = "reduce" if reduces else "replace"
+                messages.append(ShownMessage(source, target, first, stop, how, sent))
             after = _after(messages, before, OPERATIONS[op], bounds)
-            yield ExplainedRound(phase, place, len(rounds), messages, before, after)
+            yield ExplainedRound(phase, place, len(rounds), tuple(messages), before, after)
             before = after
 
 
@@ -150,8 +147,9 @@ def _after(
     for sent in messages:
         mine = slice(bounds[sent.start], bounds[sent.stop])
         held = values[sent.target]
-        held[mine] = map(of_two, held[mine], sent.values) if sent.reduces else sent.values
+        reduces = sent.on_receive == "reduce"
+        held[mine] = map(of_two, held[mine], sent.values) if reduces else sent.values
         for chunk in range(sent.start, sent.stop):
             arrived, kept = before.parts[sent.source][chunk], parts[sent.target][chunk]
-            parts[sent.target][chunk] = tuple(sorted({*kept, *arrived})) if sent.reduces else arrived
+            parts[sent.target][chunk] = tuple(sorted({*kept, *arrived})) if reduces else arrived
     return RankValues(tuple(map(tuple, values)), tuple(map(tuple, parts)))

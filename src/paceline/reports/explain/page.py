@@ -2,6 +2,7 @@
 
 import html
 import json
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -10,12 +11,10 @@ from typing import Any
 from paceline.errors import UsageError
 from paceline.records.files import replacing
 from paceline.reports.explain import sentences
-from paceline.reports.explain.explanation import ExplainedRound, Explanation, RankValues
-from paceline.reports.explain.request import Values
+from paceline.reports.explain.explanation import ExplainedRound, Explanation
 
 
 def document(explanation: Explanation) -> dict[str, Any]:
-    """Everything there is to know, sentences included."""
     schedule, steps, end = explanation.schedule, explanation.steps, explanation.end.values
     about, how = sentences.about(schedule.name)
     sent, least = (
@@ -34,9 +33,9 @@ def document(explanation: Explanation) -> dict[str, Any]:
         "about": about,
         "how": how,
         "opening": sentences.opening(explanation),
-        "start": _state(explanation.start),
+        "start": asdict(explanation.start),
         "steps": [_step(explanation, step, number) for number, step in enumerate(steps, start=1)],
-        "result": _numbers(end[0]),
+        "result": end[0],
         "agreed": len(set(end)) == 1,
         "totals": {
             "rounds": schedule.round_count,
@@ -58,32 +57,13 @@ def _step(explanation: Explanation, step: ExplainedRound, number: int) -> dict[s
         "title": sentences.title(step),
         "sentence": sentences.sentence(explanation, step),
         "progress": sentences.progress(explanation, step),
-        "messages": [
-            {
-                "source": message.source,
-                "target": message.target,
-                "start": message.start,
-                "stop": message.stop,
-                "on_receive": "reduce" if message.reduces else "replace",
-                "values": _numbers(message.values),
-            }
-            for message in step.messages
-        ],
+        "messages": [asdict(message) for message in step.messages],
         "received": [
             {"target": target, "text": f"p{target} {text}"}
             for target, text in sentences.received(explanation, step)
         ],
-        **_state(step.after),
+        **asdict(step.after),
     }
-
-
-def _state(state: RankValues) -> dict[str, Any]:
-    return {"values": [_numbers(row) for row in state.values], "parts": state.parts}
-
-
-def _numbers(values: Values) -> list[float]:
-    """Whole numbers without a decimal point."""
-    return [int(value) if value == int(value) else value for value in values]
 
 
 def page(explanation: Explanation) -> str:
@@ -102,7 +82,6 @@ def page(explanation: Explanation) -> str:
 
 
 def write_page(explanation: Explanation, path: Path) -> None:
-    """Write the page; what was there before is replaced."""
     if path.exists() and not path.is_file():
         raise UsageError(f"{path} is no file that can be replaced: name a new one, such as ring.html")
     try:

@@ -30,7 +30,6 @@ SPELLED = 4
 
 
 def about(schedule: str) -> tuple[str, str]:
-    """What a schedule is and how it works: the first two lines of its documentation."""
     what, *more = (inspect.getdoc(find(SCHEDULES[schedule])) or "").splitlines() or [""]
     return what, next(filter(None, more), "")
 
@@ -46,14 +45,12 @@ def numbers(values: Sequence[float]) -> str:
 
 
 def cells(explanation: Explanation) -> list[list[list[str]]]:
-    """What each rank holds of each chunk at the start and after each round."""
     states = (explanation.start, *(step.after for step in explanation.steps))
     spans = [slice(*span) for span in pairwise(explanation.bounds)]
     return [[[numbers(row[span]) for span in spans] for row in state.values] for state in states]
 
 
 def count(amount: int, what: str, many: str = "") -> str:
-    """So many of something: "1 process", "4 processes"."""
     return f"{amount:,} {what}" if amount == 1 else f"{amount:,} {many or what + 's'}"
 
 
@@ -62,7 +59,6 @@ def processes(amount: int) -> str:
 
 
 def opening(explanation: Explanation) -> str:
-    """How many processes take part, and what each has."""
     workers, chunks, segments = (
         explanation.schedule.workers,
         explanation.schedule.chunks,
@@ -75,7 +71,6 @@ def opening(explanation: Explanation) -> str:
 
 
 def placing(explanation: Explanation) -> str:
-    """Which processes run on which host; "" where all share one."""
     hosts: dict[int, list[str]] = {}
     for rank, host in enumerate(explanation.hosts):
         hosts.setdefault(host, []).append(f"p{rank}")
@@ -93,9 +88,9 @@ def sentence(explanation: Explanation, step: ExplainedRound) -> str:
     if not step.messages:
         return f"Every process divides what it holds by {workers}: the sum becomes the mean."
     amount = _amount(explanation, step.messages)
-    reduces = {message.reduces for message in step.messages}
-    does = [COMBINES[explanation.op]] * (True in reduces)
-    does += ["puts {it} in the place of what it held"] * (False in reduces)
+    how = {message.on_receive for message in step.messages}
+    does = [COMBINES[explanation.op]] * ("reduce" in how)
+    does += ["puts {it} in the place of what it held"] * ("replace" in how)
     it = "them" if amount.endswith("chunks") else "it"
     return f"{_exchange(workers, step.messages, amount)}; the receiver {', or '.join(does).format(it=it)}."
 
@@ -139,12 +134,10 @@ def result(explanation: Explanation) -> str:
 
 
 def least_values(explanation: Explanation) -> int:
-    """Values that the busiest rank of any all-reduce must send."""
     return lower_bound_bytes(explanation.bounds[-1], 1, explanation.schedule.workers)
 
 
 def traffic(explanation: Explanation) -> list[str]:
-    """How many rounds and messages it took, and what the busiest process sent against the least possible."""
     workers, least = explanation.schedule.workers, least_values(explanation)
     crossing = f", {explanation.across} of them between hosts" if max(explanation.hosts) else ""
     rounds, messages = explanation.schedule.round_count, len(explanation.messages)
@@ -186,7 +179,6 @@ def _chunks(explanation: Explanation, start: int, stop: int) -> str:
 
 
 def _arithmetic(explanation: Explanation, step: ExplainedRound, messages: list[ShownMessage]) -> str:
-    """Such as ": max(3, 5) = 5", or nothing where it would be too long."""
     first = messages[0]
     part = slice(explanation.bounds[first.start], explanation.bounds[first.stop])
     before, after = step.before.values[first.target][part], step.after.values[first.target][part]
@@ -194,7 +186,7 @@ def _arithmetic(explanation: Explanation, step: ExplainedRound, messages: list[S
         return ": it is empty"
     if len(after) > SPELLED:
         return ""
-    if not first.reduces:
+    if first.on_receive == "replace":
         return f": {numbers(after)}"
     terms = [before, *(message.values for message in messages)]
     if explanation.op not in SIGNS:
@@ -206,7 +198,6 @@ def _arithmetic(explanation: Explanation, step: ExplainedRound, messages: list[S
 
 
 def sending(explanation: Explanation, step: ExplainedRound, rank: int) -> list[str]:
-    """Such as "sends chunk 0 -> p1"."""
     targets: dict[tuple[int, int], list[str]] = {}
     for message in step.messages:
         if message.source == rank:

@@ -16,7 +16,6 @@ GAP = "  "
 
 
 def print_explanation(explanation: Explanation, console: Console) -> None:
-    """Print it: coloured and as wide as the terminal, or plain where the console is none."""
     for line in explanation_lines(explanation, console.width if console.is_terminal else PLAIN_WIDTH):
         console.print(line, soft_wrap=True)
 
@@ -43,22 +42,12 @@ def explanation_lines(explanation: Explanation, width: int = PLAIN_WIDTH) -> Ite
 
 def _heading(explanation: Explanation) -> Iterator[Text]:
     about = sentences.about(explanation.schedule.name)
-    yield from map(
-        Text, filter(None, (sentences.opening(explanation), *about, sentences.placing(explanation)))
-    )
+    lines = (sentences.opening(explanation), *about, sentences.placing(explanation))
+    yield from map(Text, filter(None, lines))
     if explanation.steps:
+        legend = f"[{TRAVELS}]\\[5][/] travels, [{CHANGED}]3 -> 5[/] changes, [{FINISHED}]9*[/] is finished"
         empty = explanation.bounds[-1] < explanation.schedule.chunks
-        yield Text.assemble(
-            *(
-                ("[5]", TRAVELS),
-                " travels, ",
-                ("3 -> 5", CHANGED),
-                " changes, ",
-                ("9*", FINISHED),
-                " is finished",
-            ),
-            ", - is a chunk without values" if empty else "",
-        )
+        yield Text.from_markup(legend + (", - is a chunk without values" if empty else ""))
 
 
 def _tables(explanation: Explanation, width: int) -> Iterator[list[Text]]:
@@ -104,7 +93,6 @@ def _bands(widths: Sequence[int], width: int) -> Iterator[range]:
 
 
 def _grids(explanation: Explanation) -> list[list[list[Text]]]:
-    """All cells, by round, rank and chunk."""
     shown = sentences.cells(explanation)
     columns = zip(*(row for state in shown[:-1] for row in state), strict=True)
     widths = [max(map(len, column)) for column in columns]
@@ -121,7 +109,6 @@ def _grids(explanation: Explanation) -> list[list[list[Text]]]:
 
 
 def _cell(step: ExplainedRound, rank: int, chunk: int, old: str, new: str) -> Text:
-    """Such as "[5]", " 3 -> 5*" or " 9*"."""
     sent, changed = step.sent(rank, chunk), step.received(rank, chunk) or not step.messages
     star = "*" if step.before.finished(rank, chunk) and not changed else ""
     cell = Text(f"[{old}{star}]" if sent else f" {old}{star} ", TRAVELS if sent else FINISHED if star else "")

@@ -2,7 +2,8 @@
 
 A process that was killed or hangs can report nothing. Its last step and its phase are in a small mapped file in the
 launch folder, which its launcher reads. The stack is written by faulthandler in C when the launcher sends a signal:
-that needs neither the GIL nor a thread that runs.
+that needs neither the GIL nor a thread that runs. Between hosts, messages show that a process is alive, and silence
+that it is not.
 """
 
 import ctypes
@@ -12,6 +13,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,19 +23,8 @@ from paceline.errors import is_users
 from paceline.runtimes.live.process_info import ProcessInfo, Role, file_stem
 from paceline.runtimes.live.timeouts import GLANCE, STACK
 
-Phase = Literal[
-    "starting",
-    "data",
-    "forward",
-    "backward",
-    "exchange",
-    "apply",
-    "evaluate",
-    "checkpoint",
-    "finishing",
-    "idle",
-    "serving",
-]
+_OfStep = Literal["data", "forward", "backward", "exchange", "apply", "evaluate", "checkpoint"]
+Phase = Literal["starting", _OfStep, "finishing", "idle", "serving"]
 """What a process is doing. "exchange" is everything in which it waits for others; a server is "idle" or "serving"."""
 
 STACK_SIGNAL = signal.SIGRTMIN + 7
@@ -62,8 +53,6 @@ class _Page(ctypes.Structure):
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """What a heartbeat file says."""
-
     step: int = 0
     """Steps finished; of a server, updates."""
     at: float = 0.0
@@ -83,7 +72,7 @@ class Heartbeat:
         if info.launch is None:
             memory = mmap.mmap(-1, size)
         else:
-            with _path(info.launch, info.rank, info.role, "beat").open("wb+") as file:
+            with (info.launch / f"{file_stem(info.rank, info.role)}.beat").open("wb+") as file:
                 file.truncate(size)
                 memory = mmap.mmap(file.fileno(), size)
         self._page = _Page.from_buffer(memory)
@@ -111,21 +100,36 @@ class Heartbeat:
         del self._page
 
 
-def _path(launch: Path, rank: int, role: Role, suffix: str) -> Path:
-    return launch / f"{file_stem(rank, role)}.{suffix}"
-
-
 def read_progress(launch: Path, rank: int, role: Role = "worker") -> Progress:
     try:
-        return _Page.from_buffer_copy(_path(launch, rank, role, "beat").read_bytes()).progress()
+        return _Page.from_buffer_copy((launch / f"{file_stem(rank, role)}.beat").read_bytes()).progress()
     except (FileNotFoundError, ValueError):  # not there, or not yet of its size
         return Progress()
+
+
+class SilenceWatch:
+    """Which members on other hosts have sent nothing for too long, not even that they are alive.
+
+    After this process itself was held up, the time before does not count: it reads first what has arrived.
+    """
+
+    def __init__(self, silence: float) -> None:
+        self._silence, self._looked, self._counts_from = silence, time.monotonic(), 0.0
+
+    def silent(self, heard: Mapping[int, float]) -> dict[int, float]:
+        """For how many seconds each silent member has been so, given when each was last heard of."""
+        now = time.monotonic()
+        if now - self._looked > self._silence / 2:
+            self._counts_from = now
+        self._looked = now
+        lasted = {member: now - max(at, self._counts_from) for member, at in heard.items()}
+        return {member: seconds for member, seconds in lasted.items() if seconds > self._silence}
 
 
 def write_stack_when_asked(info: ProcessInfo) -> None:
     if info.launch is None:
         return
-    path = _path(info.launch, info.rank, info.role, "stack")
+    path = info.launch / f"{file_stem(info.rank, info.role)}.stack"
     draft = path.with_suffix(".draft-stack")
     faulthandler.register(STACK_SIGNAL, draft.open("w"), all_threads=True, chain=False)
     draft.rename(path)  # only now: a process that has no handler yet would die of the signal
@@ -133,26 +137,22 @@ def write_stack_when_asked(info: ProcessInfo) -> None:
 
 def ask_for_stack(launch: Path, rank: int, role: Role, pid: int) -> list[str]:
     """The frames of a process's main thread, innermost first, as "file:line in name"; none where it has no handler."""
-    path = _path(launch, rank, role, "stack")
+    path = launch / f"{file_stem(rank, role)}.stack"
     try:
-        before = path.stat().st_size
+        before = size = path.stat().st_size
         os.kill(pid, STACK_SIGNAL)
-        return frames_of(_grown(path, before))
+        deadline = time.monotonic() + STACK
+        while time.monotonic() < deadline:  # until it has written, and writes no more
+            time.sleep(GLANCE)
+            now = path.stat().st_size
+            if now == size > before:
+                break
+            size = now
+        with path.open("rb") as file:
+            file.seek(before)
+            return frames_of(file.read(_LONGEST_STACK).decode(errors="replace"))
     except OSError:
         return []
-
-
-def _grown(path: Path, before: int) -> str:
-    deadline, size = time.monotonic() + STACK, before
-    while time.monotonic() < deadline:
-        time.sleep(GLANCE)
-        now = path.stat().st_size
-        if now == size > before:
-            break
-        size = now
-    with path.open("rb") as file:
-        file.seek(before)
-        return file.read(_LONGEST_STACK).decode(errors="replace")
 
 
 def frames_of(text: str) -> list[str]:

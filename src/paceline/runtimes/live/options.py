@@ -23,7 +23,7 @@ class LiveOptions:
     backend: str | None = None
     """Of torch.distributed; None is shm among workers of one host, gloo across hosts, nccl on CUDA."""
     timeout: float = 300.0
-    """Seconds that a worker waits in a collective before it gives the others up."""
+    """Seconds in a collective."""
     threads: int = field(default_factory=usual_threads)
     silence: float = SILENCE
     """Seconds that servers wait for a sign of life from a worker, and launchers from each other."""

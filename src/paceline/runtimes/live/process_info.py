@@ -130,16 +130,13 @@ def job_roots(info: ProcessInfo) -> list[int]:
 
 
 def _check_size(info: ProcessInfo, servers: int) -> None:
-    if info.workers <= servers:
-        raise UsageError(
-            f"WORLD_SIZE={info.workers} leaves no worker beside {servers} servers: at least 1 process more must "
-            "train; start more processes, or use fewer servers"
-        )
     here = len(local_servers(info.node_rank, info.nodes, servers))
+    more = "start more processes, or use fewer servers"
+    if info.workers <= servers:
+        raise UsageError(f"WORLD_SIZE={info.workers} leaves no worker beside {servers} servers; {more}")
     if info.local_workers < here:
         raise UsageError(
-            f"LOCAL_WORLD_SIZE={info.local_workers} is too small for the {here} servers of this host; "
-            "start more processes on each host, or use fewer servers"
+            f"LOCAL_WORLD_SIZE={info.local_workers} is too small for the {here} servers of this host; {more}"
         )
     if info.launch is None and info.rank != info.node_rank * info.local_workers + info.local_rank:
         raise UsageError(

@@ -44,15 +44,12 @@ _DECIDES = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
-    """One training run: the same for its launchers, workers and servers."""
-
     asked: Callable[[int | None], Settings]
     """What the user asked for, for so many workers; for None, without what is asked of single ranks."""
     given: Mapping[str, object] = field(default_factory=dict)
     """The settings that the user gave, by name; all others are defaults."""
     options: LiveOptions
     observe: Callable[[Settings], Observer]
-    """Makes what is told of the run; it is closed when the run is over."""
     runs: Path
     """Where run folders are made."""
     resume: RunFolder | None = None
@@ -158,15 +155,12 @@ class ProcessTask:
     options: LiveOptions
     info: ProcessInfo
     runs: Path
-    """The folder in which run folders are made."""
     heartbeat: Heartbeat
     stop_requested: Callable[[], bool]
     before_hard_end: Callable[[Callable[[], None]], None] = lambda _: None
     """Called with what writes the records so far, for a signal handler that may end the process."""
     resume: RunFolder | None = None
-    """The earlier run that is continued, in its own folder."""
     name: str = ""
-    """Of the run; empty: the job's."""
 
     @cached_property
     def resumed(self) -> RunIdentity | None:

@@ -35,7 +35,6 @@ from paceline.runtimes.live.wire.noise import NotGenuine
 _PORT = "paceline/port"
 _EVERYWHERE = "0.0.0.0"  # noqa: S104  only processes that have the secret get an answer there
 _MOST_UNSENT = 16
-"""Questions that may be queued for a network that takes nothing."""
 _LONGEST_POLL = 3600.0
 
 
@@ -60,8 +59,7 @@ class RunStore(Store):
         self._endpoint = tcp(resolve(address, port).address, port)
         self._lock, self._numbers = threading.Lock(), count(1)
         self._channel: Channel | None = None
-        self._lost = ""
-        """Why the connection is lost, once it is."""
+        self._lost = ""  # why the connection is lost, once it is
         self._answers: deque[StoreAnswer] = deque()
         self._clones: list[RunStore] = []
 
@@ -180,10 +178,9 @@ class RunStore(Store):
 
 
 class MemberStore(RunStore):
-    """The run's store as one worker or server uses it. All workers must make the same calls in the same order.
+    """The run's store as one worker or server uses it; all workers must make the same calls in the same order.
 
-    Our launcher keeps the store. Under another one rank 0 does, and announces its port in the launcher's own store:
-    tampering with that can keep the run from starting, and nothing else, for the key is the secret's.
+    Our launcher keeps the store. Under another one rank 0 does, and announces its port in the launcher's own store.
     """
 
     def __init__(self, info: ProcessInfo, timeout: timedelta) -> None:

@@ -9,8 +9,8 @@ from types import MappingProxyType
 BEAT = 0.5
 """Between the messages by which a worker shows its servers, and a launcher the others, that it is alive."""
 SILENCE = 20.0
-"""Without any message, after which a worker or another host's launcher counts as dead; the user may set it. Deaths
-that a launcher sees are reported at once, so this is for hosts that are cut off and processes that hold the GIL."""
+"""Without any message, after which a worker or another host's launcher counts as dead (the default). Deaths that a
+launcher sees are reported at once, so this is for hosts that are cut off and processes that hold the GIL."""
 LEAST_SILENCE = 2.0
 """The smallest silence that may be set: messages come twice a second and may be late."""
 ATTENDANCE = 0.25

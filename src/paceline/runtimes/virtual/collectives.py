@@ -9,6 +9,7 @@ from paceline.collectives.traffic import broadcast_bytes, plan_buckets
 from paceline.costs.collectives import AllReduceCosts, Price, through_server, tree_broadcast
 from paceline.errors import RunFailed
 from paceline.runtimes.flat import CONTROL
+from paceline.runtimes.virtual.compute import broadcast, reduce_into_all
 from paceline.runtimes.virtual.node import Node, describe
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.runtimes.virtual.timeline import Interval, run_transfers
@@ -36,7 +37,7 @@ class VirtualCollectives:
     """
 
     def __init__(self, simulation: Simulation) -> None:
-        self._simulation, self._compute = simulation, simulation.compute
+        self._simulation = simulation
         self._open = simulation.strategy.sync_point is SyncPoint.ON_REQUEST and bool(simulation.servers)
         self._members: Sequence[Node] = [] if self._open else simulation.workers
         self._last_members = self._members
@@ -172,7 +173,7 @@ class VirtualCollectives:
         run_transfers(self._simulation.timeline, transfers, partial(self._end_gradients, buckets, last))
 
     def _end_gradients(self, buckets: BucketPrices, last: float, intervals: Sequence[Interval]) -> None:
-        self._compute.sum_gradients()
+        reduce_into_all([worker.me.grad for worker in self._members], (), "sum")
         end = intervals[-1][1]
         total = float(sum([worker.me.samples for worker in self._members]))
         # The last bucket begins when the slowest backward is over, so a single one hides behind nothing.
@@ -199,13 +200,13 @@ class VirtualCollectives:
         if type(effects[0]) is AllReduce:
             weights = [effect.weight for effect in effects]
             total = sum(weights)
-            self._compute.reduce(tensors, weights, effects[0].op)
+            reduce_into_all(tensors, weights, effects[0].op)
             for worker, tensor in zip(workers, tensors, strict=True):
                 worker.me.total_weight = total
                 if tensor is worker.me.params:
                     worker.me.samples_since_sync = 0
         else:
-            self._compute.broadcast(tensors, root)
+            broadcast(tensors, root)
         for worker, (sent, received) in zip(workers, traffic, strict=True):
             if not worker.gone:
                 worker.ledger.exchange(worker.me.now, last - worker.me.now, end - last, sent, received)

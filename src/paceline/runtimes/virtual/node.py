@@ -114,25 +114,23 @@ class Node:
     host: int
     me: Any
     program: Program
+    replica: Any = None
+    """The Replica or ParameterShard that computes; None where only time is simulated."""
     session: Session | None = None
-    """None for a server."""
     ledger: StepLedger = field(default_factory=StepLedger)
     answer: Any = None
-    """What its program is resumed with."""
     postponed: Any = None
-    """An effect that is carried out first when the node is resumed."""
+    """A gradient that is computed first when the node is resumed."""
     inbox: deque[Envelope] = field(default_factory=deque)
     waits_for: Any = None
     """The effect that it waits in, or None."""
     gone: bool = False
     ending: Ending | None = None
     begun: float = 0.0
-    """When the last backward began."""
     ended: float = 0.0
-    """When the last backward ended."""
+    """When the last backward began and ended."""
     mean: BucketedMean | None = None
     buckets: Any = None
-    """The prices of ``mean``, looked up once."""
     prices: tuple[tuple[GradientTimes, int], ...] = ()
     """The gradient's times and samples in a full step and in an epoch's last, where steps cost the same."""
     apply_seconds: float = 0.0
@@ -141,7 +139,6 @@ class Node:
     ends: float = inf
     """When it dies or the run is over: a gradient that would take longer is not finished."""
     steps: float = inf
-    """After how many steps it leaves."""
     totals: ServerTotals = field(default_factory=ServerTotals)
     tick: float = -1.0
     """The last time for which a server has scheduled a tick."""
@@ -164,13 +161,8 @@ def explain_deadlock(workers: Sequence[Node]) -> str:
 
 
 def describe(effect: Any) -> str:
-    match effect:
-        case AllReduce():
-            return f"the others in an all-reduce of {effect.tensor.nbytes} bytes"
-        case Broadcast():
-            return f"the others in a broadcast of {effect.tensor.nbytes} bytes from worker {effect.root}"
-        case Gradient():
-            return "the others' gradients"
-        case Receive():
-            return "a message"
-    return type(effect).__name__
+    if isinstance(effect, AllReduce | Broadcast):
+        what = "an all-reduce" if isinstance(effect, AllReduce) else "a broadcast"
+        return f"the others in {what} of {effect.tensor.nbytes} bytes"
+    names = {Gradient: "the others' gradients", Receive: "a message"}
+    return names.get(type(effect), type(effect).__name__)

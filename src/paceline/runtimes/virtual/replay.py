@@ -11,16 +11,14 @@ from paceline.errors import RunFailed, UsageError
 from paceline.jobs.job import Job
 from paceline.records.folder import RunFolder
 from paceline.records.servers import Damaged, Entry, Received, Ticked, Updated, read_server_log
-from paceline.records.summary import Observer
+from paceline.records.spans import StepBreakdown
 from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_run
-from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.session import Session
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.collectives import VirtualCollectives
 from paceline.runtimes.virtual.node import Node
-from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import runner
 from paceline.runtimes.virtual.simulation import Simulation
@@ -124,15 +122,8 @@ class ReplayLog:
 class Replay(Simulation):
     """A run whose servers take their messages in the recorded order."""
 
-    def __init__(
-        self,
-        recording: Recording,
-        prepared: Prepared,
-        observer: Observer,
-        recorder: SimulationRecorder,
-        name: str = "",
-        folder: str | None = None,
-    ) -> None:
+    def __init__(self, recording: Recording, prepared: Prepared, **options: Any) -> None:
+        """``options`` are those of a Simulation: the observer, the recorder, the name and the folder."""
         self._recording = recording
         self.logs = {rank: ReplayLog(entries) for rank, entries in recording.logs.items()}
         self._finished = {
@@ -142,7 +133,7 @@ class Replay(Simulation):
         }
         host = Host(name="replay", link=INSTANT, inside=INSTANT, workers=recording.workers)
         # Nothing takes any time of its own: the record says when things happened.
-        cluster = Cluster.of([host], times=StepTimes(forward=0.0, backward=0.0))
+        cluster = Cluster.of([host], times=StepTimes(step=StepBreakdown()))
         super().__init__(
             recording.settings,
             prepared.job,
@@ -150,10 +141,7 @@ class Replay(Simulation):
             stated_costs(cluster, (1,) * recording.workers, {}),
             gradients=recording.gradients,
             strategy=prepared.strategy,
-            observer=observer,
-            recorder=recorder,
-            name=name,
-            folder=folder,
+            **options,
         )
         self.steady = False  # a worker that joined late has batches of its own
 
@@ -212,7 +200,10 @@ class ReplayTransport(SimulatedTransport):
         """A worker's message is kept until its turn; a server's arrives at once."""
         target, envelope = self._address(node, effect, message_bytes(effect.message))
         if node.session is None:
-            self._answer(node, target, envelope)
+            if node.peer.rank == 0:
+                self._collectives.admit(target)
+            envelope.begun = envelope.arrived = node.me.now
+            self._deliver(target, envelope)
             return False
         log, rank = self._logs[target.peer.rank], node.peer.rank
         if log.next_sent(rank) is None:
@@ -221,12 +212,6 @@ class ReplayTransport(SimulatedTransport):
         log.unsent[rank].popleft()
         log.unread[rank].append(envelope.message)
         return False
-
-    def _answer(self, node: Node, target: Node, envelope: Envelope) -> None:
-        if node.peer.rank == 0:
-            self._collectives.admit(target)
-        envelope.begun = envelope.arrived = node.me.now
-        self._deliver(target, envelope)
 
     def receive(self, node: Node, effect: Receive) -> bool:
         if node.session is not None and node.inbox:
@@ -272,12 +257,11 @@ class ReplayTransport(SimulatedTransport):
         entry = log.next
         if isinstance(entry, Ticked):
             return server.waits_for.until is not None
-        if not isinstance(entry, Received) or entry.kind == "Leave" or not log.unread[entry.worker]:
+        if not isinstance(entry, Received) or not log.unread[entry.worker]:
             return False
         message = log.unread[entry.worker][0]
-        if type(message).__name__ != entry.kind:
-            return False
-        return entry.kind != "Push" or (message.clock, message.version) == (entry.clock, entry.version)
+        same = entry.kind != "Push" or (message.clock, message.version) == (entry.clock, entry.version)
+        return type(message).__name__ == entry.kind and same
 
     def _can_remove(self, server: Node) -> bool:
         """Whether a worker is gone next; one that finished must have finished here too."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from math import inf
+from math import inf, nan
 from typing import Any, ParamSpec
 
 from paceline.errors import RunFailed
@@ -19,6 +19,8 @@ from paceline.strategies.base import SyncPoint
 from paceline.strategies.effects import AllReduce, Apply, Broadcast, Clock, Gradient, Receive, Send
 
 P = ParamSpec("P")
+Effects = dict[type, Callable[[Node, Any], bool]]
+"""What carries each kind of effect out; it returns whether the node now has to wait."""
 
 
 class VirtualEngine:
@@ -29,7 +31,9 @@ class VirtualEngine:
     """
 
     def __init__(self, simulation: Simulation, transport: type[SimulatedTransport]) -> None:
-        self._simulation, self._compute, self._ready = simulation, simulation.compute, simulation.ready
+        self._simulation, self._ready = simulation, simulation.ready
+        self._loss = nan
+        """Worker 0's last."""
         self._collectives = VirtualCollectives(simulation)
         self._transport = transport(simulation, self._collectives)
         self._running = len(simulation.workers)
@@ -41,15 +45,10 @@ class VirtualEngine:
         """Whether every worker takes over rank 0's buffers before each forward."""
         self._steady = simulation.steady
         self._steps_per_epoch = simulation.shards.steps_per_epoch
-        # Each carries one effect out, and returns whether the node now has to wait.
-        self._serving: dict[type, Callable[[Node, Any], bool]] = {
-            Send: self._transport.send,
-            Receive: self._transport.receive,
-            Apply: self._update,
-        }
-        self._effects: dict[type, Callable[[Node, Any], bool]] = {
-            Send: self._transport.send,
-            Receive: self._transport.receive,
+        messages: Effects = {Send: self._transport.send, Receive: self._transport.receive}
+        self._serving: Effects = {**messages, Apply: self._update}
+        self._effects: Effects = {
+            **messages,
             Clock: self._clock,
             AllReduce: self._collectives.join,
             Broadcast: self._collectives.join,
@@ -186,7 +185,8 @@ class VirtualEngine:
         """A server's step, at the learning rate of the epoch that its samples so far belong to."""
         me, simulation = node.me, self._simulation
         epoch = simulation.triggers.epoch(simulation.shards.steps_through(me.seen))
-        self._compute.update(me.rank, epoch, effect.rate)
+        if node.replica is not None:
+            node.replica.apply(epoch, effect.rate)
         me.version += 1
         me.seen += sum(credit.samples for credit in effect.gradients)
         share = me.params.numel() / simulation.shape.size
@@ -226,7 +226,13 @@ class VirtualEngine:
         ledger.gradient(start, times, samples)
         me.samples = samples
         me.samples_since_sync += samples
-        self._compute.gradient(rank, clock, samples, reduce is not None)
+        if node.replica is not None:
+            # Scaled so that all workers' add up to the mean over their samples.
+            share = 1.0 if reduce is None else samples / self._simulation.shards.total(clock)
+            with node.replica.randomness():
+                loss = node.replica.gradient(clock, share)
+            if rank == 0 and samples:
+                self._loss = loss
         if reduce is None:
             me.now = ended
             return False
@@ -237,15 +243,14 @@ class VirtualEngine:
         assert session is not None
         clock, now = me.clock, me.now
         seconds = node.apply_seconds if self._steady else self._simulation.costs.apply(rank, clock)
-        self._compute.apply(rank, session.position.progress / self._steps_per_epoch, effect.rate)
+        if node.replica is not None:
+            node.replica.apply(session.position.progress / self._steps_per_epoch, effect.rate)
         node.ledger.span(APPLY, now, seconds)
         me.now = now = now + seconds
         me.clock = clock + 1
         if rank == 0:
             progress = clock + 1 if self._by_step else session.position.progress
-            self._simulation.observer.stepped(
-                progress, self._simulation.shards.total(clock), self._compute.loss, now
-            )
+            self._simulation.observer.stepped(progress, self._simulation.shards.total(clock), self._loss, now)
 
     def _clock(self, node: Node, _: Clock) -> bool:
         """A step ends; report how far the servers have come since the last report."""
@@ -253,13 +258,13 @@ class VirtualEngine:
         me.clock += 1
         if self._reported < me.seen:
             progress = self._simulation.shards.steps_through(me.seen)
-            self._simulation.observer.stepped(progress, me.seen - self._reported, self._compute.loss, me.now)
+            self._simulation.observer.stepped(progress, me.seen - self._reported, self._loss, me.now)
             self._reported = me.seen
         return False
 
     def _evaluate(self, node: Node, effect: Evaluate) -> bool:
         simulation, rank, share = self._simulation, node.me.rank, self._collectives.share(node)
-        node.answer = self._compute.evaluate(rank, effect.params, effect.buffers, share)
+        node.answer = node.replica.evaluate(effect.params, effect.buffers, *share)
         samples = sum(map(len, scoring_batches(simulation.shape.test_samples, *share)))
         return self._spend(node, EVALUATE, simulation.costs.evaluate(rank, samples))
 
@@ -268,10 +273,8 @@ class VirtualEngine:
         return self._spend(node, CHECKPOINT, self._simulation.costs.checkpoint(node.me.rank, size))
 
     def _export(self, node: Node, effect: Export) -> bool:
-        if self._collectives.share(node)[0] == 0:
-            state = self._compute.export(node.me.rank, effect.params, effect.buffers)
-            if state:
-                self._simulation.recorder.exported(state)
+        if node.replica is not None and self._collectives.share(node)[0] == 0:
+            self._simulation.recorder.exported(node.replica.export(effect.params, effect.buffers))
         return False
 
     def _spend(self, node: Node, kind: int, seconds: float) -> bool:

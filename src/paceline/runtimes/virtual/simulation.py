@@ -2,8 +2,11 @@
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
+
+import torch
 
 from paceline.clusters.cluster import Cluster
 from paceline.collectives import NATIVE
@@ -16,18 +19,20 @@ from paceline.jobs.sharding import Shards
 from paceline.records.events import MetricsRow
 from paceline.records.summary import Observer, Started, Summary
 from paceline.runtimes.prepare import check_buffers, server_count
+from paceline.runtimes.replica import ParameterShard, Replica
 from paceline.runtimes.session import Position, Session
 from paceline.runtimes.settings import Settings, Triggers
-from paceline.runtimes.virtual.compute import NoCompute, RealCompute
+from paceline.runtimes.virtual.compute import sizes_only
 from paceline.runtimes.virtual.node import Node, StepLedger
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.specs import shorten
 from paceline.strategies import STRATEGIES, build_strategy
-from paceline.strategies.base import Strategy, SyncPoint
+from paceline.strategies.base import Server, Strategy, SyncPoint, Worker, server_slices
 from paceline.strategies.effects import Peer, Program
 
+CPU = torch.device("cpu")
 NEAR = 1e-6
 """What is done within this part of the horizon after it is done in time: sums of stated times are not exact."""
 
@@ -84,10 +89,12 @@ class Simulation:
             server_groups = cluster.place_servers(servers)
             # Messages to servers on other hosts are encrypted.
             self.topology = Topology(cluster.encrypted(server_groups) if servers else cluster)
-        workers = len(self.topology.workers)
-        self.compute = NoCompute(self.shape, workers, servers)
-        if gradients and isinstance(job, Job):
-            self.compute = RealCompute(job, self.shards, workers, settings.seed, servers)
+        self._job = replace(job, loader_workers=0) if gradients and isinstance(job, Job) else None
+        """What is computed; None where only time is simulated."""
+        self._vector, self._buffers = (
+            sizes_only(self.shape.size, self.shape.dtype),
+            sizes_only(self.shape.buffers),
+        )
         self._rows: list[MetricsRow] = []
         self.timeline = Timeline(FlowNetwork(self.topology.capacities))
         self.workers: Sequence[Node] = [self._worker(*one) for one in enumerate(self.topology.workers)]
@@ -105,7 +112,14 @@ class Simulation:
         return tuple(rank for rank, place in enumerate(topology.workers) if not topology.hosts[place].start)
 
     def _worker(self, rank: int, place: int) -> Node:
-        me, host = self.compute.worker(rank), self.topology.hosts[place]
+        host, replica, learning_rate = self.topology.hosts[place], None, _constant_rate
+        tensors = self._vector, self._vector, self._buffers
+        if self._job:
+            replica = Replica(self._job, self.shards, rank, self.settings.seed, CPU)
+            tensors = replica.flat.params, replica.flat.grad, replica.buffers
+            learning_rate = replica.learning_rate
+        servers = server_count(self.settings, self.strategy)
+        me = Worker(rank, len(self.topology.workers), *tensors, servers=servers)
         session = Session(
             strategy=self.strategy,
             me=me,
@@ -115,7 +129,7 @@ class Simulation:
             metrics=self._metrics,
             target=self.settings.target_accuracy,
             buffers=self.settings.buffers,
-            learning_rate=self.compute.learning_rate,
+            learning_rate=learning_rate,
             report=self._report,
             stopping=partial(self._stopping, rank),
         )
@@ -124,6 +138,7 @@ class Simulation:
             peer=Peer("worker", rank),
             host=place,
             me=me,
+            replica=replica,
             program=self._program(session),
             session=session,
             ledger=StepLedger(partial(self.recorder.stepped, rank) if self.recorder.detailed else None),
@@ -147,9 +162,14 @@ class Simulation:
         return False
 
     def _server(self, rank: int, host: int) -> Node:
-        me = self.compute.server(rank)
-        me.initial_workers = self.initial_workers
-        return Node(peer=Peer("server", rank), host=host, me=me, program=self.strategy.server(me))
+        servers, shard = self.settings.servers, None
+        part = grad = server_slices(self._vector, servers)[rank]
+        if self._job:
+            shard = ParameterShard(self._job, rank, servers, self.settings.seed, CPU)
+            part, grad = shard.params, shard.grad
+        me = Server(rank, servers, part, grad, initial_workers=self.initial_workers)
+        program = self.strategy.server(me)
+        return Node(peer=Peer("server", rank), host=host, me=me, replica=shard, program=program)
 
     def _report(self, row: MetricsRow) -> None:
         """Every worker at a sync point reports the same row; it is passed on once."""
@@ -206,6 +226,10 @@ class Simulation:
             step = max(worker.me.clock for worker in self.workers)
             raise RunFailed(f"no worker is left: all {len(endings)} died, the last at step {step}")
         return next((ending for ending in endings if ending not in (None, "left")), None) or "budget"
+
+
+def _constant_rate(epoch: float) -> float:  # noqa: ARG001
+    return 1.0
 
 
 def check(

@@ -7,6 +7,7 @@ from paceline.errors import RunFailed
 from paceline.records.servers import Entry, Received, Ticked
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.virtual.collectives import VirtualCollectives
+from paceline.runtimes.virtual.compute import copy_message
 from paceline.runtimes.virtual.node import COMMUNICATE, WAIT, Node, explain_deadlock
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.strategies.effects import Peer, Receive, Send
@@ -59,7 +60,8 @@ class SimulatedTransport:
         if target is None:
             raise RunFailed(f"{node} sends to {effect.to.role} {effect.to.rank}, and there is no such node")
         node.ledger.moved(size, 0)
-        return target, Envelope(self._simulation.compute.copy(effect.message), node.peer, size=size)
+        message = effect.message if node.replica is None else copy_message(effect.message)
+        return target, Envelope(message, node.peer, size=size)
 
     def _depart(self, node: Node, target: Node, envelope: Envelope, now: float) -> None:
         if not node.gone:

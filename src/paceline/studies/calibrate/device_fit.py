@@ -10,7 +10,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from paceline.costs.features import DevicePeaks, bytes_moved, curve_name, features, scales
+from paceline.costs.features import DevicePeaks, bytes_moved, curve_name, features, logarithm, scales
 from paceline.costs.fitted import (
     PAGE,
     SIZES,
@@ -21,7 +21,6 @@ from paceline.costs.fitted import (
     Smoothness,
     best_smoothness,
     fit_curve,
-    logarithm,
     results,
 )
 from paceline.costs.trace.operator import Kind, Operator, Phase

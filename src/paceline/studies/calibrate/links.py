@@ -8,6 +8,7 @@ so for all of it.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
@@ -15,20 +16,18 @@ from statistics import median
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
-from paceline import shm
-from paceline.clusters.profile import LinkFit, read_profile, write_profile
+from paceline.clusters.profile import read_profile, write_profile
 from paceline.collectives.traffic import plan_buckets
 from paceline.errors import RunFailed, UsageError
 from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.step import StepPhase
 from paceline.records.load import HostLoad, LoadMeter, disturbance
-from paceline.runtimes.flat import CONTROL, Flat, own_memory
+from paceline.runtimes.flat import CONTROL, Flat
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
-from paceline.runtimes.live.worker.comm import NativeAllReduce, PendingSum, SoloComm
+from paceline.runtimes.live.worker.comm import ProcessGroupComm
 from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
 from paceline.runtimes.threads import VARIABLE, usual_threads
 from paceline.strategies.effects import BucketedMean
@@ -56,8 +55,10 @@ LONG = 32
 APART = ("images", "420")
 """The networks that are also trained for long without a barrier."""
 ROUNDS = 9
+TURN = 0.15
+"""Seconds of the turns of one kind in a round, about."""
 LEAST, MOST = 8, 80
-"""Timed turns of one kind in a round; after a pause, a network needs some of them to find its pace."""
+"""Their number; after a pause, a network needs some of them to find its pace."""
 AT_ONCE = 8
 """Short turns that follow each other, of which the mean counts."""
 
@@ -80,22 +81,21 @@ def check_profile(path: Path, out: Path) -> None:
     check_out(out)
 
 
-def add_links_here(place: ProcessInfo, path: Path, out: Path, **how: Any) -> ContentionFit | None:
+def add_links_here(info: ProcessInfo, path: Path, out: Path, **how: Any) -> ContentionFit | None:
     """Call ``calibrate_links``; rank 0 adds what was found to the profile ``path`` and writes it to ``out``."""
-    if place.rank == 0:
+    if info.rank == 0:
         check_profile(path, out)
-    found = calibrate_links(place, **how)
-    if found is not None and place.rank == 0:
+    found = calibrate_links(info, **how)
+    if found is not None and info.rank == 0:
         write_profile(add_contention(read_profile(path), found), out)
     return found
 
 
 def calibrate_links(
-    place: ProcessInfo,
+    info: ProcessInfo,
     *,
     beside: float = 1.0,
     rounds: int = ROUNDS,
-    turn: float = 0.15,
     beat: Callable[[int], None] = lambda _: None,
     stopping: Callable[[], bool] = lambda: False,
     busy: bool = False,
@@ -103,69 +103,48 @@ def calibrate_links(
     """Measure with all other workers of a launch, which must call this too; None where one was asked to stop.
 
     Workers of one host measure shared memory and Gloo on the loopback, those of several hosts the network between
-    them. Hosts that are one machine compute ``beside`` times as long together, as was measured there before. A turn
-    of one kind takes about ``turn`` seconds. All workers return the same. Unless a ``busy`` machine is accepted, rounds
-    during which something else computed are measured again, and RunFailed is raised where too many were.
+    them. Hosts that are one machine compute ``beside`` times as long together, as was measured there before. All
+    workers return the same. Unless a ``busy`` machine is accepted, rounds during which something else computed are
+    measured again, and RunFailed is raised where too many were.
     """
     torch.set_num_threads(1)
-    with BenchGroup(place, stopping) as group:
-        meter = LoadMeter(job_roots(place), place.local_workers) if place.local_rank == 0 else None
-        try:
-            return _LinkProbe(group, turn, beside).measure(rounds, beat, meter, busy=busy)
-        except BenchInterrupted:
-            return None
+    with BenchGroup(info, stopping) as group, suppress(BenchInterrupted):
+        probe = LinkProbe(group, beside)
+        probe.round()  # it warms up
+        meter = LoadMeter(job_roots(info), info.local_workers)
+        found: list[Round] = []
+        disturbed = ""
+        for number in range(2 * rounds):
+            beat(number)
+            meter.restart()
+            one = probe.round()
+            loads = group.exchange(asdict(meter.load()) if info.local_rank == 0 else None)
+            others = disturbance([HostLoad(**load) for load in loads if load], "the measurement")
+            disturbed = others or disturbed
+            if busy or not others:
+                found.append(one)
+            if len(found) == rounds:
+                return probe.fit(found, disturbed if busy else "")
+        raise RunFailed(f"{disturbed} Nothing was written: {REMEDY}")
+    return None
 
 
-class _LinkProbe:
-    def __init__(self, group: BenchGroup, turn: float, beside: float) -> None:
-        self._group, self._turn, self._beside = group, turn, beside
+class LinkProbe:
+    """Trains the networks in all ways, and fits what that took."""
+
+    def __init__(self, group: BenchGroup, beside: float) -> None:
+        self._group, self._beside = group, beside
         self._links = ("memory", "loopback") if len(set(group.hosts)) == 1 else ("network",)
-        self._plain = {width: TrainingStep(_dense(int(width)), DENSE_SAMPLES) for width in WIDTHS}
-        self._plain["images"] = TrainingStep(_subject(_images), IMAGE_SAMPLES)
+        self._plain = {"images": TrainingStep(_subject(_images), IMAGE_SAMPLES)}
+        self._plain |= {width: TrainingStep(_dense(int(width)), DENSE_SAMPLES) for width in WIDTHS}
+        self._comm = _SharedComm(group) if "memory" in self._links else group
         self._averaged = {
-            (link, width): _AveragingStep(_dense(int(width)), _BenchComm(group, shared=link == "memory"))
+            (link, width): _AveragingStep(_dense(int(width)), self._comm if link == "memory" else group)
             for link in self._links
             for width in WIDTHS
         }
 
-    def measure(
-        self, rounds: int, beat: Callable[[int], None], meter: LoadMeter | None, *, busy: bool
-    ) -> ContentionFit:
-        found: list[Round] = []
-        number, disturbed = 0, ""
-        while len(found) < rounds:
-            beat(number)
-            if meter:
-                meter.restart()
-            one = self._round()
-            loads = self._group.exchange(asdict(meter.load()) if meter else None)
-            number += 1
-            if number == 1:  # it warms up
-                continue
-            if others := disturbance([HostLoad(**load) for load in loads if load], "the measurement"):
-                disturbed = others
-            if busy or not others:
-                found.append(one)
-            elif number > 2 * rounds + 1:
-                raise RunFailed(f"{others} Nothing was written: {REMEDY}")
-        wire = self._wire(rounds)
-        short, long = fit_contention(_contention_factors(found))
-        links = [self._fit(link, found, wire) for link in self._links]
-        return ContentionFit(
-            workers=self._group.workers,
-            short=short,
-            long=long,
-            links=(*links, *([wire] if wire else [])),
-            disturbed=disturbed if busy else "",
-        )
-
-    def _wire(self, rounds: int) -> LinkFit | None:
-        if "network" not in self._links:
-            return None
-        points = Prober(self._group, rounds * self._turn).exchange("across", self._group.first_of_each_host())
-        return fit_wire(fit_line(points), points, self._group.workers)
-
-    def _round(self) -> Round:
+    def round(self) -> Round:
         one = {}
         for net, step in self._plain.items():
             one["alone", net] = alone = self._alone(step)
@@ -182,7 +161,7 @@ class _LinkProbe:
         if self._group.rank == 0:
             step.run()
             calls, begun = 0, time.perf_counter()
-            while time.perf_counter() - begun < self._turn:
+            while time.perf_counter() - begun < TURN:
                 step.run()
                 calls += 1
             seconds = (time.perf_counter() - begun) / calls
@@ -197,14 +176,14 @@ class _LinkProbe:
         def turn() -> None:
             for _ in range(steps):
                 step.run()
-            self._group.align()
+            self._comm.barrier()
 
         return self._timed(turn) / steps
 
     def _timed(self, turn: Callable[[], object]) -> float:
         """Seconds of a turn in a row of them, by the slowest worker: the median of means of a few that follow."""
         (once,) = self._group.slowest(self._times(turn, 1))
-        times = self._times(turn, max(LEAST, min(MOST, int(self._turn / once))))
+        times = self._times(turn, max(LEAST, min(MOST, int(TURN / once))))
         few = AT_ONCE if len(times) >= 3 * AT_ONCE else 1
         means = (sum(times[at : at + few]) / few for at in range(0, len(times) - few + 1, few))
         return self._group.slowest([median(means)])[0]
@@ -217,64 +196,56 @@ class _LinkProbe:
             marks.append(time.perf_counter())
         return [later - earlier for earlier, later in pairwise(marks)]
 
-    def _fit(self, link: str, rounds: Sequence[Round], wire: LinkFit | None) -> LinkFit:
-        points = []
-        for net in WIDTHS:
-            # In steps of one worker alone, so that slow rounds count as much as quick ones.
-            alone = median(one["alone", net] for one in rounds)
-            added = median((one[link, net] - one["short", net]) / one["alone", net] for one in rounds)
-            sizes = _bucket_bytes(self._plain[net].model.flat)
-            beside = alone * _factor(rounds, "short", net)
-            points.append(AveragedStep(sizes=sizes, added=alone * added, beside=beside))
-        return fit_link(link, self._group.hosts, points, wire=1 / wire.bandwidth if wire else None)
+    def fit(self, rounds: Sequence[Round], disturbed: str) -> ContentionFit:
+        """The contention and each link; between hosts also a message with nothing else under way."""
+        group, wire = self._group, []
+        if "network" in self._links:
+            points = Prober(group, len(rounds) * TURN).exchange("across", group.first_of_each_host())
+            wire = [fit_wire(fit_line(points), points, group.workers)]
+        factors = []
+        for how, steps, nets in (("short", 1, tuple(self._plain)), ("long", LONG, APART)):
+            for net in nets:
+                alone = median(one["alone", net] for one in rounds)
+                factors.append((steps * alone, _factor(rounds, how, net)))
+        short, long = fit_contention(factors)
+        links = []
+        for link in self._links:
+            averaged = [self._averaged_step(rounds, link, net) for net in WIDTHS]
+            links.append(fit_link(link, group.hosts, averaged, wire=1 / wire[0].bandwidth if wire else None))
+        return ContentionFit(
+            workers=group.workers, short=short, long=long, links=(*links, *wire), disturbed=disturbed
+        )
 
-
-def _contention_factors(rounds: Sequence[Round]) -> list[tuple[float, float]]:
-    """Seconds that one worker alone computes between two barriers, and how many times as long it takes with all."""
-    found = []
-    for how, steps, nets in (("short", 1, ("images", *WIDTHS)), ("long", LONG, APART)):
-        for net in nets:
-            alone = median(one["alone", net] for one in rounds)
-            found.append((steps * alone, _factor(rounds, how, net)))
-    return found
+    def _averaged_step(self, rounds: Sequence[Round], link: str, net: str) -> AveragedStep:
+        # In steps of one worker alone, so that slow rounds count as much as quick ones.
+        alone = median(one["alone", net] for one in rounds)
+        added = median((one[link, net] - one["short", net]) / one["alone", net] for one in rounds)
+        sizes = _bucket_bytes(self._plain[net].model.flat)
+        return AveragedStep(sizes=sizes, added=alone * added, beside=alone * _factor(rounds, "short", net))
 
 
 def _factor(rounds: Sequence[Round], how: str, net: str) -> float:
     return median(one[how, net] / one["alone", net] for one in rounds)
 
 
-class _BenchComm(SoloComm):
-    """Sums alone, over a group that the benchmark has made and will end: in shared memory, or by Gloo."""
+class _SharedComm(ProcessGroupComm):
+    """Sums in shared memory, over a group that the benchmark has made and will end."""
 
-    def __init__(self, group: BenchGroup, *, shared: bool) -> None:
-        self._shm = group.shm if shared else None
-        self._gloo = NativeAllReduce(group.rank, group.workers, "gloo")
+    def __init__(self, group: BenchGroup) -> None:
+        self.rank, self.workers, self._backend, self._group = group.rank, group.workers, "shm", group.shm
+        self._barrier = self.zeros(16, torch.float32, torch.device("cpu"))
 
-    def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        if self._shm is None:
-            return own_memory(length, dtype, device)
-        return shm.zeros(length, dtype=dtype, group=self._shm)
-
-    def sum(self, tensor: Tensor) -> None:
-        if self._shm is None:
-            self._gloo.sum(tensor)
-        else:
-            dist.all_reduce(tensor, group=self._shm)
-
-    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
-        if self._shm is None:
-            return self._gloo.start(tensor, done)
-        work: dist.Work = dist.all_reduce(tensor, group=self._shm, async_op=True)
-        work.get_future().add_done_callback(lambda _: done())
-        return work.wait
+    def barrier(self) -> None:
+        """A small sum, as training has one; the group's own barrier takes longer."""
+        self.sum(self._barrier)
 
 
 class _AveragingStep(TrainingStep):
     """A step with gradients averaged over all workers, as a live worker does it: in buckets, behind backward."""
 
-    def __init__(self, subject: Traceable, comm: _BenchComm) -> None:
+    def __init__(self, subject: Traceable, comm: ProcessGroupComm) -> None:
         super().__init__(subject, DENSE_SAMPLES, comm.zeros)
-        self._overlap = Overlap(self.model.flat, MEAN, comm, Slowdown())
+        self._overlap = Overlap(self.model.flat, comm, Slowdown(), MEAN)
 
     def last_backward(self) -> None:
         self._overlap.begin()

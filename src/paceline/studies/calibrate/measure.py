@@ -3,8 +3,9 @@
 import resource
 import socket
 import threading
-from collections.abc import Callable
+import timeit
 from dataclasses import astuple, dataclass
+from functools import partial
 from itertools import repeat
 from statistics import median
 from time import perf_counter
@@ -15,10 +16,9 @@ from torch._ops import OpOverload
 
 from paceline.costs.features import DevicePeaks
 from paceline.costs.fitted import PAGE
-from paceline.costs.trace.operator import Operator
+from paceline.costs.trace.operator import PHASES, Operator
 from paceline.costs.trace.recorder import OperatorRecorder
 from paceline.costs.trace.step import TracedStep
-from paceline.costs.trace.trace import PHASES
 from paceline.jobs.job import Job, Traceable
 from paceline.jobs.step import StepHooks, StepPhase
 from paceline.records.spans import StepBreakdown
@@ -52,12 +52,6 @@ class MeasuredNetwork:
     """Seconds of a fixed small task in between: a shared machine is not as fast at one moment as at the next."""
     step: StepBreakdown | None
     """As it runs when operators are not timed, at this pace; measured for some networks."""
-
-
-class _FaultedSeconds(float):
-    """A time, and how many pages of memory were touched first in it."""
-
-    faults: int
 
 
 class TrainingStep(StepHooks):
@@ -99,7 +93,10 @@ def measure(subject: Traceable | Job, samples: int, *, whole: bool) -> MeasuredN
             step.run()
         runs.append([call for phase in PHASES for call in recorder.calls[phase]])
         paces.append(_pace())
-    operators = tuple(_typical(calls) for calls in zip(*runs, strict=True))
+    operators = tuple(
+        TimedOperator(calls[0][0], *(median(timed[part] for _, timed in calls) for part in (0, 1)))
+        for calls in zip(*runs, strict=True)
+    )
     del step, runs
     pace = median(paces)
     steps = _whole_step(subject, samples, repeats, pace) if whole else None
@@ -119,22 +116,18 @@ def _whole_step(subject: Traceable | Job, samples: int, repeats: int, pace: floa
 def _pace() -> float:
     """Seconds of a fixed task that takes about a millisecond."""
     matrix = torch.ones(256, 256)
-    return median(_times(lambda: torch.mm(matrix, matrix), 5))
+    return median(timeit.repeat(lambda: torch.mm(matrix, matrix), number=1))
 
 
-def _typical(calls: tuple[tuple[Operator, float], ...]) -> TimedOperator:
-    times = [seconds for _, seconds in calls]
-    pages = [seconds.faults for seconds in times if isinstance(seconds, _FaultedSeconds)]
-    return TimedOperator(calls[0][0], median(times), median(pages))
-
-
-def _run(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, float]:
+def _run(
+    function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[float, int]]:
+    """The result, seconds and first touches of a page."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     begin = perf_counter()
     result = function(*args, **kwargs)
-    seconds = _FaultedSeconds(perf_counter() - begin)
-    seconds.faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-    return result, seconds
+    seconds = perf_counter() - begin
+    return result, (seconds, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def measure_limits() -> DevicePeaks:
@@ -146,8 +139,8 @@ def measure_limits() -> DevicePeaks:
         (2.0 * 768**3, lambda: torch.mm(matrix, matrix)),
         (2.0 * 4 * 28 * 28 * 9 * 128**2, lambda: torch.conv2d(images, weights, padding=1)),
     ]
-    flops = max(work / min(_times(run, 12)) for work, run in products)
-    copy = min(_times(lambda: target.copy_(source), 12))
+    flops = max(work / min(timeit.repeat(run, number=1, repeat=12)) for work, run in products)
+    copy = min(timeit.repeat(lambda: target.copy_(source), number=1, repeat=12))
     return DevicePeaks(flops=flops, bandwidth=2 * source.nbytes / copy)
 
 
@@ -157,8 +150,9 @@ def measure_page() -> float:
     fresh, warm = [], []
     for _ in range(3):
         memory = torch.empty(size, dtype=torch.uint8)
-        fresh += _times(lambda memory=memory: memory.fill_(1), 1)  # type: ignore[misc]
-        warm += _times(lambda memory=memory: memory.fill_(2), 1)  # type: ignore[misc]
+        fill = partial(memory.fill_, 1)
+        fresh.append(timeit.timeit(fill, number=1))
+        warm.append(timeit.timeit(fill, number=1))
     return max(0.0, median(fresh) - median(warm)) / (size / PAGE)
 
 
@@ -191,12 +185,3 @@ def _cipher_rate() -> float:
             opening.open_into(target[at : at + RECORD], got)
         thread.join()
         return CIPHER_RECORDS * RECORD / (perf_counter() - begun)
-
-
-def _times(run: Callable[[], object], repeats: int) -> list[float]:
-    times = []
-    for _ in range(repeats):
-        begin = perf_counter()
-        run()
-        times.append(perf_counter() - begin)
-    return times

@@ -65,14 +65,14 @@ def calibrate_messages(
     steps: dict[int, list[AveragedStep]] = {count: [] for count in counts}
     for job in JOBS:
         alone = _train(train, {**job, "strategy": "all-reduce", "workers": "1"}, busy)
-        times, _ = typical_step(alone)
-        gradient = times.data + (times.forward or 0.0) + (times.backward or 0.0)
+        step = typical_step(alone).step
+        gradient = step.data + step.forward + step.backward
         contention = profile.contention_between(gradient)
         with torch.device("meta"):
             model = traceable_of_job(read_run(alone).settings.job).model()
         size = sum(one.nbytes for one in model.parameters())
         for count, found in steps.items():
-            beside = gradient * contention[min(count, len(contention)) - 1] + times.apply
+            beside = gradient * contention[min(count, len(contention)) - 1] + step.apply
             served = _train(train, {**job, "strategy": "ps", "workers": str(count)}, busy)
             added = usual_pace(served, AT_ONCE) - beside
             found.append(AveragedStep(sizes=(size,), added=added, beside=beside))

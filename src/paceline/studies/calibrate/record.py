@@ -81,10 +81,10 @@ def plain_device() -> FittedDevice:
 
 def _correct(device: FittedDevice, folder: RunFolder) -> tuple[FittedDevice, RecordFit]:
     check_alone(folder)
-    times, samples = typical_step(folder)
+    typical, samples, _ = typical_step(folder)
     subject = traceable_of_job(read_run(folder).settings.job)
     step = step_cost(trace(subject, samples), device).step
-    measured = {phase: getattr(times, phase) or 0.0 for phase in PHASES}
+    measured = {phase: getattr(typical, phase) for phase in PHASES}
     predicted = {phase: getattr(step, phase) for phase in PHASES}
     factors = {
         phase: measured[phase] / predicted[phase] if measured[phase] and predicted[phase] else 1.0

@@ -5,6 +5,7 @@ one worker's gradients cross one link; a collective's closed form says how many 
 single point says how long t is. One point cannot tell which collective it was: that is stated, or all are shown.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
@@ -36,10 +37,9 @@ class TablePoint(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "TablePoint":
-        workers, _, batch = text.lower().partition("x")
-        if not workers.strip().isdecimal() or not batch.strip().isdecimal():
+        if not (found := re.fullmatch(r"\s*(\d+)\s*[xX]\s*(\d+)\s*", text)):
             raise UsageError(f"{text!r} is not a point of a table: write workers x batch, such as '2x128'")
-        return cls(int(workers), int(batch))
+        return cls(int(found[1]), int(found[2]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,6 @@ class EpochTable:
     """Seconds."""
 
     def steps(self, point: TablePoint) -> int:
-        """Of an epoch."""
         return -(-self.samples // (point.workers * point.batch))
 
     def alone(self, batch: int) -> float:
@@ -67,10 +66,6 @@ class EpochTable:
     def compute(self, point: TablePoint) -> float:
         """Seconds an epoch that one worker's time explains: its part of the samples."""
         return self.alone(point.batch) / point.workers
-
-    def communicate(self, point: TablePoint) -> float:
-        """Seconds a step that it does not explain."""
-        return (self.epochs[point] - self.compute(point)) / self.steps(point)
 
 
 def read_table(path: Path) -> EpochTable:
@@ -108,16 +103,13 @@ def _read_row(reader: Reader, epochs: dict[TablePoint, float]) -> None:
     reader.need("workers = 2", "batch = [32, 128]", 'epoch = ["30.38 s", "12.82 s"]')
     workers = reader.whole("workers", 0, least=1)
     batches = [one.whole(key, 0, least=1) for one, key in reader.items("batch")]
-    seconds = [(one.seconds(key, 0.0), one, key) for one, key in reader.items("epoch")]
+    seconds = [one.seconds(key, 0.0) for one, key in reader.items("epoch")]
     reader.finish()
-    if len(batches) != len(seconds):
-        raise reader.wrong(
-            "epoch", f"{len(seconds)} times", f"there must be as many as batches, {len(batches)}: one each"
-        )
-    for batch, (length, one, key) in zip(batches, seconds, strict=True):
+    if len(batches) != len(seconds) or min(seconds, default=1.0) <= 0:
+        rule = f"there must be as many as batches, {len(batches)}, and each more than 0 s"
+        raise reader.wrong("epoch", reader.values["epoch"], rule)
+    for batch, length in zip(batches, seconds, strict=True):
         point = TablePoint(workers, batch)
-        if not length > 0:
-            raise one.wrong(key, one.values[key], "an epoch takes more than 0 s")
         if point in epochs:
             raise reader.wrong("batch", batch, f"{point} is measured twice; keep one")
         epochs[point] = length
@@ -168,10 +160,8 @@ class TableFit:
 
     def interval(self, seconds: float) -> tuple[float, float] | None:
         """80 % interval, if this table is like those to come; by the fit's own residuals."""
-        if self.spread is None:
-            return None
-        width = exp(INTERVAL * self.spread)
-        return seconds / width, seconds * width
+        width = None if self.spread is None else exp(INTERVAL * self.spread)
+        return None if width is None else (seconds / width, seconds * width)
 
     def to_json(self) -> dict[str, Any]:
         points = [
@@ -193,13 +183,12 @@ def fit_table(
     """Fit each collective, or the one that is named, to one point; the one that suits the others best comes first.
 
     ``start`` is the point that is fitted to; where it is not given, the one with the most workers and the middle
-    batch. ``predict`` names further points, each at a batch that one worker was measured with. A UsageError says why a
-    table cannot be fitted.
+    batch. ``predict`` names further points, each at a batch that one worker was measured with.
     """
     if collective is not None and collective not in TRANSFERS:
         raise unknown("collective", collective, TRANSFERS)
     first = _start(table, start)
-    rest = table.communicate(first)
+    rest = (table.epochs[first] - table.compute(first)) / table.steps(first)
     if not rest > 0:
         raise UsageError(
             f"{first} took {table.epochs[first]:g} s, no longer than 1/{first.workers} of one worker's "
@@ -216,16 +205,11 @@ def fit_table(
             )
     fits = []
     for name in TRANSFERS if collective is None else (collective,):
-        crossings = TRANSFERS[name]
-        transfer = rest / crossings(first.workers)
-        points = [
-            Forecast(
-                point,
-                table.compute(point) + table.steps(point) * transfer * crossings(point.workers),
-                table.epochs.get(point),
-            )
-            for point in others
-        ]
+        transfer = rest / TRANSFERS[name](first.workers)
+        points = []
+        for point in others:
+            communicate = table.steps(point) * transfer * TRANSFERS[name](point.workers)
+            points.append(Forecast(point, table.compute(point) + communicate, table.epochs.get(point)))
         rate = 4 * table.parameters / transfer
         fit = TableFit(collective=name, start=first, transfer=transfer, rate=rate, points=tuple(points))
         fits.append(fit)

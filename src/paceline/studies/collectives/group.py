@@ -1,28 +1,36 @@
-"""The workers of a benchmark as one of them reaches the others, and calls that all of them time together."""
+"""The workers of a benchmark, the all-reduces that they time together, and how results are checked."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from dataclasses import dataclass
 from statistics import quantiles
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
+from torch import Tensor
 
 from paceline import shm
+from paceline.collectives import NATIVE, build_schedule
+from paceline.collectives.execute import Reducer, TorchTransport
 from paceline.collectives.schedule import number_hosts
 from paceline.errors import UsageError
+from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.run_store import MemberStore
+from paceline.runtimes.live.worker.comm import ProcessGroupComm
 from paceline.shm.host import host_id
-
-_TIMEOUT = timedelta(seconds=120)
+from paceline.shm.operations import Operation
+from paceline.studies.collectives.request import ELSEWHERE, GLOO, SHM, BenchRequest
 
 FEWEST_CALLS, MOST_CALLS = 3, 200
 TURNS = 5
 """Of each work that is timed beside others: what disturbs for a second then disturbs all of them."""
+
+PROBED = (2_016, 20_032, 300_032, 700_032, 3_000_064, 30_000_064)
+"""Bytes of the all-reduces that shared memory's figures are fitted to: odd sizes that no table has."""
+PERIOD = 8191
+"""Elements until the values of a pattern repeat; a prime, so that no chunk begins where another does."""
 
 Key = TypeVar("Key")
 
@@ -31,24 +39,13 @@ class BenchInterrupted(Exception):
     """A rank was asked to stop; raised on all ranks at the same place."""
 
 
-class BenchGroup:
-    """A Gloo group of all ranks and, beside it, one over shared memory; documents travel through the store.
+class BenchGroup(ProcessGroupComm):
+    """All ranks over Gloo and, beside it, over shared memory."""
 
-    A context: it is left in agreement with the other ranks or, after an exception, without waiting for them.
-    """
-
-    def __init__(self, place: ProcessInfo, stopping: Callable[[], bool]) -> None:
-        self.rank, self.workers, self._stopping = place.rank, place.workers, stopping
-        self._store = MemberStore(place, _TIMEOUT)
-        self.exchange = self._store.exchange
-        """Every rank's JSON document, by rank."""
-        dist.init_process_group(
-            "gloo",
-            store=PrefixStore("bench", self._store),
-            rank=place.rank,
-            world_size=place.workers,
-            timeout=_TIMEOUT,
-        )
+    def __init__(self, info: ProcessInfo, stopping: Callable[[], bool]) -> None:
+        options = LiveOptions(backend="gloo", timeout=120.0)
+        super().__init__(info, options, NATIVE, lambda _: None)
+        self._stopping = stopping
         self.hosts = tuple(number_hosts(self.exchange(host_id())))
         """The host of every rank."""
         if sorted(self.hosts) != list(self.hosts):  # prices fill hosts in order
@@ -56,20 +53,14 @@ class BenchGroup:
                 f"the ranks stand on hosts {', '.join(map(str, self.hosts))}: those of one host must follow each "
                 "other; tell the launcher to fill host by host"
             )
-        run = place.launch.name if place.launch else f"bench-{place.port}"
+        run = info.launch.name if info.launch else f"bench-{info.port}"
         self.shm: Any = dist.new_group(backend="shm", pg_options=shm.Options(run=run))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self._store.leave()
-            dist.destroy_process_group()
-        else:  # Gloo's connections close with the process
+    def close(self, *, failed: bool = False) -> None:
+        if failed:
             with suppress(RuntimeError, AttributeError):
                 self.shm.abort()
-        self._store.close()
+        super().close(failed=failed)
 
     def align(self) -> None:
         """Return on all ranks as near to the same moment as possible."""
@@ -133,3 +124,77 @@ def quartiles(times: Sequence[float]) -> tuple[float, float]:
         return times[0], times[0]
     low, _, high = quantiles(times, n=4, method="inclusive")
     return low, high
+
+
+@dataclass(frozen=True)
+class Side:
+    """One backend or schedule."""
+
+    name: str
+    buffer: Tensor
+    """As long as the longest tensor; a call takes the first part of it."""
+    reduce: Callable[[Tensor], object]
+    """All-reduce a part of the buffer, in place."""
+
+
+def build_sides(
+    asked: BenchRequest, group: BenchGroup, operation: Operation, dtype: torch.dtype
+) -> dict[str, Side]:
+    """All that were asked for; the schedules and Gloo share one buffer, as they never run at the same time."""
+    length = max(*asked.sizes, *PROBED) // dtype.itemsize
+    ordinary = torch.zeros(length if set(asked.only) != {SHM} else 0, dtype=dtype)
+    shared = shm.zeros(length if SHM in asked.only else 0, dtype=dtype, group=group.shm)
+    return {
+        name: Side(name, shared if name == SHM else ordinary, reducer(name, group, operation))
+        for name in asked.only
+    }
+
+
+def reducer(name: str, group: BenchGroup, operation: Operation) -> Callable[[Tensor], object]:
+    if name not in (GLOO, SHM, ELSEWHERE):
+        scheduled = Reducer(build_schedule(name, group.hosts), group.rank, TorchTransport())
+        return lambda tensor: scheduled.all_reduce(tensor, operation)
+    op, over = operation.combining_op, None if name == GLOO else group.shm
+
+    def native(tensor: Tensor) -> None:
+        dist.all_reduce(tensor, op, group=over)
+        operation.finish(tensor, group.workers)
+
+    return native
+
+
+def left_out(asked: BenchRequest, teams: Sequence[int]) -> tuple[str, ...]:
+    """What makes no difference where so many workers share memory: without two that do, it is Gloo with a detour."""
+    if len(teams) > 1 and max(teams) == 1:
+        return tuple(name for name in asked.only if name in (SHM, ELSEWHERE))
+    return (ELSEWHERE,) if len(teams) > 1 and ELSEWHERE in asked.only else ()
+
+
+class Pattern:
+    """Known inputs of each rank, small whole numbers, and the exact result of combining them in any order."""
+
+    def __init__(self, operation: Operation, dtype: torch.dtype, rank: int, workers: int) -> None:
+        self._mine = _values(operation, rank, dtype)
+        self._expected = _values(operation, 0, dtype)
+        for other in range(1, workers):
+            operation.combine(self._expected, _values(operation, other, dtype))
+        operation.finish(self._expected, workers)
+
+    def fill(self, tensor: Tensor) -> None:
+        body, rest = _blocks(tensor)
+        body.copy_(self._mine.expand_as(body))
+        rest.copy_(self._mine[: len(rest)])
+
+    def holds(self, tensor: Tensor) -> bool:
+        body, rest = _blocks(tensor)
+        return bool((body == self._expected).all()) and torch.equal(rest, self._expected[: len(rest)])
+
+
+def _values(operation: Operation, rank: int, dtype: torch.dtype) -> Tensor:
+    drawn = torch.randint(0, 5, (PERIOD,), generator=torch.Generator().manual_seed(rank))
+    return (1 + drawn // 4 if operation.name == "product" else drawn).to(dtype)
+
+
+def _blocks(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    whole = len(tensor) // PERIOD * PERIOD
+    return tensor[:whole].view(-1, PERIOD), tensor[whole:]

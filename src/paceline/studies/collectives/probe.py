@@ -20,9 +20,16 @@ from paceline.costs.topology import Topology
 from paceline.shm.arena import PIECE
 from paceline.shm.local_comm import ALL_READ_ALL, IN_PLACE_FROM
 from paceline.shm.operations import Operation
-from paceline.studies.collectives.group import BenchGroup, calls_within, quartiles, timed, timed_in_turn
+from paceline.studies.collectives.group import (
+    PROBED,
+    BenchGroup,
+    Side,
+    calls_within,
+    quartiles,
+    timed,
+    timed_in_turn,
+)
 from paceline.studies.collectives.request import ELSEWHERE, GLOO, SHM, BenchPrediction
-from paceline.studies.collectives.sides import PROBED, Side
 from paceline.units import show_bytes, show_rate, show_seconds
 
 MESSAGES = (1_000, 4_000, 1_000_000, 3_000_000, 10_000_000)
@@ -101,11 +108,12 @@ class Prober:
         """
         transport, rank = TorchTransport(), self._group.rank
         out, into = (torch.zeros(max(MESSAGES), dtype=torch.uint8) for _ in range(2))
-        place = members.index(rank) if rank in members else None
 
         def swap(size: int) -> None:
-            for _ in range(0 if place is None else EXCHANGES):
-                assert place is not None
+            if rank not in members:
+                return
+            place = members.index(rank)
+            for _ in range(EXCHANGES):
                 arriving = transport.receive(into[:size], members[place - 1])
                 leaving = transport.send(out[:size], members[(place + 1) % len(members)])
                 arriving.wait()
@@ -125,9 +133,8 @@ class Prober:
 
     def _shared(self, side: Side) -> PiecewiseAlphaBeta:
         """Up to a limit every rank combines all, with one barrier; beyond it each combines a share."""
-        limit = ALL_READ_ALL
-        if self._group.workers == 2:
-            limit = IN_PLACE_FROM if side.name == SHM else PIECE
+        pair = IN_PLACE_FROM if side.name == SHM else PIECE
+        limit = pair if self._group.workers == 2 else ALL_READ_ALL
         element = side.buffer.element_size()
         works = {size: partial(side.reduce, side.buffer[: size // element]) for size in PROBED}
         found = list(self._times(side.name, works).items())

@@ -97,8 +97,6 @@ def parse_only(text: str | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSettings:
-    """What is measured, where and how."""
-
     request: BenchRequest
     hosts: tuple[int, ...]
     """Workers on each host."""
@@ -128,8 +126,6 @@ class BenchPrediction:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One size by one side."""
-
     what: str
     size: int
     """Bytes."""
@@ -158,7 +154,6 @@ class Cell:
 
 class BenchProgress(NamedTuple):
     done: float
-    """The share, 0 to 1."""
     words: str
 
 

@@ -20,7 +20,11 @@ from paceline.studies.collectives.group import (
     TURNS,
     BenchGroup,
     BenchInterrupted,
+    Pattern,
+    Side,
+    build_sides,
     calls_within,
+    left_out,
     quartiles,
     timed,
     timed_in_turn,
@@ -35,12 +39,11 @@ from paceline.studies.collectives.request import (
     Cell,
     check_workers,
 )
-from paceline.studies.collectives.sides import Pattern, Side, build_sides, left_out
 
 
 def run_bench(
     asked: BenchRequest,
-    place: ProcessInfo,
+    info: ProcessInfo,
     *,
     show: Callable[[BenchEvent], None],
     beat: Callable[[int], None],
@@ -51,8 +54,8 @@ def run_bench(
     On rank 0 ``show`` gets what is known, as soon as it is. ``beat`` gets the number of turns so far, and ``stopping``
     says at each of them whether to end.
     """
-    check_workers(place.workers)
-    with BenchGroup(place, stopping) as group:
+    check_workers(info.workers)
+    with BenchGroup(info, stopping) as group:
         check_equal(group.exchange(asdict(asked)))
         torch.set_num_threads(usual_threads())
         idle = left_out(asked, group.shm.comm.team_sizes)
@@ -69,9 +72,9 @@ def run_bench(
                 torch=str(torch.__version__),
             )
         )
-        meter = LoadMeter(job_roots(place), place.local_workers * torch.get_num_threads())
+        meter = LoadMeter(job_roots(info), info.local_workers * torch.get_num_threads())
         with suppress(BenchInterrupted):
-            _measure(result, group, show if place.rank == 0 else lambda _: None, beat)
+            _measure(result, group, show if info.rank == 0 else lambda _: None, beat)
         if disturbed := disturbance([meter.load()], "the benchmark"):
             result.notes.append(disturbed)
     return result

@@ -170,7 +170,7 @@ class ServedLoad:
         self.answer = times.serve
         """Seconds that a server takes to answer one gradient; where it updates by the clock, it answers at once."""
         if updates_before_answering(setup.program):
-            self.answer += setup.updating * (times.apply + times.aggregate) / len(hosts)
+            self.answer += setup.updating * (setup.cost.step.apply + times.aggregate) / len(hosts)
 
     def _shards(self, servers: int) -> list[int]:
         size, width = self.setup.shape.size, self.setup.shape.dtype.itemsize

@@ -10,16 +10,15 @@ from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.profile import DISTURBED, Profile
 from paceline.costs.device import DeviceModel, StepCost, accumulated, step_cost
 from paceline.costs.fitted import read_fitted
-from paceline.costs.recorded import Typical, recorded_jitter, typical_step
+from paceline.costs.recorded import RecordedStep, recorded_jitter, typical_step
 from paceline.costs.roofline import TORCH, WIDTHS, Roofline
-from paceline.costs.trace.operator import Operator
-from paceline.costs.trace.trace import PHASES, Trace
+from paceline.costs.trace.operator import PHASES, Operator
+from paceline.costs.trace.trace import Trace
 from paceline.errors import UsageError
 from paceline.jobs.build import traceable_of, traceable_of_job
 from paceline.jobs.job import Job, Traceable
 from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
-from paceline.records.spans import StepBreakdown
 from paceline.records.summary import recorded_loads
 from paceline.runtimes.config import read_run
 from paceline.runtimes.threads import HostRoom
@@ -64,7 +63,7 @@ def interpolate(small: Trace, large: Trace, samples: int) -> Trace | None:
     part = (samples - small.samples) / (large.samples - small.samples)
     phases: dict[str, Any] = {}
     for phase in PHASES:
-        ends = small.operators(phase), large.operators(phase)
+        ends = getattr(small, phase), getattr(large, phase)
         kinds = [[(one.name, one.kind, one.module, type(one.shape)) for one in end] for end in ends]
         if kinds[0] != kinds[1] or small.parameters != large.parameters:
             return None
@@ -87,6 +86,8 @@ def _interpolated(one: Any, two: Any, part: float) -> Any:
     if isinstance(one, int | float):
         value = one + (two - one) * part
         return round(value) if isinstance(one, int) else value
+    if isinstance(one, tuple):
+        return tuple(_interpolated(*pair, part) for pair in zip(one, two, strict=True))
     names = [field.name for field in fields(one)]
     return type(one)(**{name: _interpolated(getattr(one, name), getattr(two, name), part) for name in names})
 
@@ -107,7 +108,7 @@ class ComputeTimes:
     accumulate: int = 1
     jitter: float = 0.0
     """By how much the steps of one worker vary, where that was recorded."""
-    typical: Typical | None = None
+    typical: RecordedStep | None = None
     _costs: dict[int, StepCost] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -124,13 +125,8 @@ class ComputeTimes:
     def _measured(self, modelled: StepCost, samples: int) -> StepCost:
         if self.typical is None:
             return modelled
-        times, part = self.typical.times, samples / self.typical.samples
-        step = StepBreakdown(
-            data=times.data * part,
-            forward=(times.forward or 0.0) * part,
-            backward=(times.backward or 0.0) * part,
-            apply=times.apply,
-        )
+        measured = self.typical.step
+        step = replace(measured * (samples / self.typical.samples), apply=measured.apply)
         return replace(modelled, step=step, spread=MEASURED_SPREAD, unmeasured={})
 
     def trace(self, samples: int) -> Trace:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 
-from paceline.costs.trace.kinds import KINDS, kind_of
+from paceline.costs.trace.operator import KINDS, kind_of
 from paceline.records.spans import StepBreakdown
 
 NORMAL = 1.2815515655446004

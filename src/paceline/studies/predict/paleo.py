@@ -7,7 +7,6 @@ from paceline.clusters.catalogue import find_device, find_network
 from paceline.costs.device import StepCost
 from paceline.costs.paleo import SCHEMES, Paleo, as_paleo, paleo_layers, paleo_step
 from paceline.errors import UsageError
-from paceline.records.spans import StepBreakdown
 from paceline.studies.predict.model import Case, PacelineModel, Progress, find_model
 from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, StepBounds
 from paceline.studies.predict.request import USUAL_NETWORK, PredictRequest
@@ -53,19 +52,16 @@ class PaleoModel(PacelineModel):
         )
 
     def find_step(self, case: Case) -> PredictedStep:
-        priced = paleo_step(self.paleo, self.compute.traces.trace(case.batch), case.workers)
-        communicate = priced.communication[case.strategy] if case.workers > 1 else 0.0
-        breakdown = StepBreakdown(
-            forward=priced.forward, backward=priced.backward, apply=priced.apply, communicate=communicate
-        )
+        trace = self.compute.traces.trace(case.batch)
+        breakdown = paleo_step(self.paleo, trace, case.workers, case.strategy)
         return PredictedStep(breakdown=breakdown, sent=0.0, rate=case.workers * case.batch / breakdown.total)
 
     def find_bounds(self, case: Case) -> StepBounds:  # noqa: ARG002
         return StepBounds()
 
     def cost(self, batch: int) -> StepCost:
-        alone = self.step(Case(strategy=self.strategies[0], workers=1, batch=batch, samples=batch))
-        return StepCost(samples=batch, step=alone.breakdown, ready=(), spread=0.0)
+        step = paleo_step(self.paleo, self.compute.traces.trace(batch))
+        return StepCost(samples=batch, step=step, ready=(), spread=0.0)
 
     def modules(self) -> tuple[ModuleCost, ...]:
         layers = paleo_layers(self.paleo, self.compute.traces.trace(self.batch))

@@ -53,15 +53,8 @@ class Setup:
     @property
     def times(self) -> StepTimes:
         """A worker's from its cost, and a server's as the cluster states them; without jitter."""
-        step, stated = self.cost.step, self.cluster.times
-        return StepTimes(
-            data=step.data,
-            forward=step.forward,
-            backward=step.backward,
-            apply=step.apply,
-            serve=stated.serve,
-            aggregate=stated.aggregate,
-        )
+        stated = self.cluster.times
+        return StepTimes(step=self.cost.step, serve=stated.serve, aggregate=stated.aggregate)
 
     def settings(self, workers: int, steps: int) -> Settings:
         return Settings(

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 from paceline.errors import BEFORE_FIRST_STEP, RunFailed, UsageError
 from paceline.records.folder import RunFolder
-from paceline.runtimes.live.failures import Failure, failure_report, root_cause, sentence
+from paceline.runtimes.live.failures import Failure, failure_report, root_cause, safe, sentence
 from paceline.runtimes.live.launcher.supervisor import Supervisor
 from paceline.runtimes.live.process_info import host_name
-from paceline.runtimes.live.safe_checkpoints import safe
 from paceline.runtimes.live.timeouts import BEFORE_KILL, HEARSAY
 from paceline.units import show_seconds
 
@@ -49,7 +48,7 @@ class ExitReporter:
             return RunFailed("\n".join([text, *supervisor.join_command()]))
         else:
             # A failure that was never judged, as in a run that was over, is not known to the others.
-            supervisor.rendezvous.peers.post(cause)
+            supervisor.peers.post(cause)
         if cause.kind == "mistake":
             return UsageError(cause.message)
         lost_servers = cause.kind == "lost-host" and self._plan.servers > 0 and not self._host.serves
@@ -80,8 +79,8 @@ class ExitReporter:
     def _cause_elsewhere(self, cause: Failure) -> Failure:
         supervisor, lost = self._supervisor, self._supervisor.lost
         if lost is None:
-            return supervisor.rendezvous.peers.posted(HEARSAY) or cause
-        host = supervisor.rendezvous.hosts[lost]
+            return supervisor.peers.posted(HEARSAY) or cause
+        host = supervisor.peers.hosts[lost]
         return replace(cause, kind="lost-host", host=host, message=supervisor.silence_of(lost))
 
     def _others(self, cause: Failure) -> str:
@@ -101,16 +100,16 @@ class ExitReporter:
             return self._report_saved()
         step = max(self._host.progress(worker).step for worker in self._host.workers)
         note = Failure(rank=self._host.all[0].rank, host=host_name(), kind="interrupted", step=step)
-        self._supervisor.rendezvous.peers.post(note)
+        self._supervisor.peers.post(note)
         self._supervisor.say("\n".join(["interrupted before the workers could save.", *self._safe()]))
         return 130
 
     def _report_saved(self) -> int:
         """Every host has its own command to go on with; a launcher that does not answer was what ended the run."""
-        lines, rendezvous = self._safe(), self._supervisor.rendezvous
-        silent = rendezvous.peers.unanswered
+        lines, peers = self._safe(), self._supervisor.peers
+        silent = peers.unanswered
         if silent and not self._supervisor.signal:
-            gone = ", ".join(f"{node} ({rendezvous.hosts[node]})" for node in sorted(silent))
+            gone = ", ".join(f"{node} ({peers.hosts[node]})" for node in sorted(silent))
             text = f"the launcher of node rank {gone} has gone; all workers have stopped in agreement."
             raise RunFailed("\n".join([text, *lines]))
         if lines:
@@ -123,7 +122,7 @@ class ExitReporter:
         supervisor = self._supervisor
         if self._run is None or not supervisor.trains:
             return []
-        peers, patience = supervisor.rendezvous.peers, BEFORE_KILL + HEARSAY
+        peers, patience = supervisor.peers, BEFORE_KILL + HEARSAY
         return safe(
             self._run, self._plan.settings, lambda mine: peers.exchange_steps(mine, supervisor.lost, patience)
         )

@@ -26,7 +26,6 @@ from paceline.runtimes.live.process_info import ProcessInfo, file_stem
 from paceline.runtimes.live.signals import leave
 
 Environ = Mapping[str, str]
-
 _BEGIN, _LEAVE = b"b", b"l"
 
 

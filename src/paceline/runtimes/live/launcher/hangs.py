@@ -1,8 +1,8 @@
 """A host's processes without progress: they are reported, with their stack, and ended after a stated time.
 
-A process that waits for others is not the one that hangs, however long it waits. One that is stopped by a signal makes
-no progress in any phase. Of the rest, one hangs whose phase lasts much longer than ever before. A file may be of any
-size: a process that writes one hangs only while it uses no processor time, and is not ended while the disk works.
+A process that waits for others is not the one that hangs, however long it waits. One that is stopped by a signal hangs
+in any phase. Of the rest, one hangs whose phase lasts much longer than ever before; one that writes a file hangs only
+while it uses no processor time, and is not ended while the disk works.
 """
 
 import time
@@ -12,21 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from paceline.runtimes.live import timeouts
 from paceline.runtimes.live.failures import Failure
 from paceline.runtimes.live.heartbeat import Phase, Progress, ask_for_stack, read_progress, users_frame
+from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.processes import Activity, Process, activity
 from paceline.runtimes.live.process_info import host_name
-from paceline.runtimes.live.timeouts import (
-    AFTER_END,
-    FIRST_TIME,
-    HANG,
-    HANG_FACTOR,
-    HANG_LOOK,
-    HANG_NOTICE,
-    HELD_UP,
-    STARTING,
-    STOPPED,
-)
 from paceline.units import show_seconds
 
 _FRAMES = 8
@@ -50,8 +41,7 @@ class Stall(NamedTuple):
 class StallDetector:
     """Looks at one process again and again; all times are of the monotonic clock."""
 
-    hang: float = HANG
-    """Seconds without progress until it is ended; where they are few, it is reported sooner too."""
+    hang: float = timeouts.HANG
     _phase: Phase = "starting"
     _since: float = 0.0
     _longest: dict[Phase, float] = field(default_factory=lambda: defaultdict(float))
@@ -64,14 +54,14 @@ class StallDetector:
 
     @property
     def notice(self) -> float:
-        return min(HANG_NOTICE, self.hang / 2)
+        return min(timeouts.HANG_NOTICE, self.hang / 2)
 
     def look(self, progress: Progress, system: Activity, now: float, *, alone: bool = False) -> Stall | None:
         """Whether the process makes no progress; ``alone``: there is no other process that it could wait for."""
         self._remember(progress, system, now)
         if system.stopped:
             self._stopped_at = now if self._stopped_at is None else self._stopped_at
-            if now - self._stopped_at < STOPPED:
+            if now - self._stopped_at < timeouts.STOPPED:
                 return None
             return Stall(self._stopped_at, self._stopped_at + self.hang, progress.phase, True)
         if self._stopped_at is not None:
@@ -106,22 +96,19 @@ class StallDetector:
         if progress.phase == "starting" and progress.step:
             return _NEVER
         if not progress.at:
-            return STARTING
+            return timeouts.STARTING
         if progress.phase not in self._longest:
-            return min(FIRST_TIME, self.hang / 2)
-        return max(self.notice, HANG_FACTOR * self._longest[progress.phase])
+            return min(timeouts.FIRST_TIME, self.hang / 2)
+        return max(self.notice, timeouts.HANG_FACTOR * self._longest[progress.phase])
 
 
 @dataclass
 class Hang:
-    """From when a process was reported until it goes on or ends."""
-
     process: Process
     stall: Stall
     progress: Progress
     frames: list[str] = field(default_factory=list)
     reported: float = 0.0
-    """By the monotonic clock."""
     first: Progress = Progress()
     """The first progress that the launcher saw."""
 
@@ -137,7 +124,6 @@ class Hang:
             step=self.progress.step,
             message=f"{how} since {since} and was ended after {show_seconds(lasted)}",
             where=users_frame(self.frames),
-            run=str(self.progress.run) if self.progress.run else None,
             at=time.time() - lasted,
         )
 
@@ -159,40 +145,31 @@ class Hang:
 
 
 class HangWatch:
-    """Looks at what this host's processes are doing; called in the launcher's loop."""
-
     def __init__(
         self,
         processes: Sequence[Process],
         folder: Path,
-        hang: float = HANG,
-        *,
+        plan: LaunchPlan,
         say: Callable[[str], None],
         tell_others: Callable[[str], None] = lambda _: None,
+        *,
         trains: bool = True,
-        silence: float | None = None,
     ) -> None:
-        """``tell_others`` passes a sentence to other hosts. A command that does not train only reports stopped ones.
-
-        ``silence`` is after how many seconds the servers give up a worker that does not beat, where there are servers.
-        """
-        self._processes, self._folder, self._hang, self._silence = processes, folder, hang, silence
+        """``tell_others`` passes a sentence to other hosts. Without training, only stopped processes hang."""
+        self._processes, self._folder, self._plan, self._hang = processes, folder, plan, plan.hang
         self._say, self._tell_others, self._trains = say, tell_others, trains
-        self._detectors = {process: StallDetector(hang) for process in processes}
+        self._detectors = {process: StallDetector(plan.hang) for process in processes}
         self._first: dict[Process, Progress] = {}
         self._looked = 0.0
         self.hangs: dict[Process, Hang] = {}
         """Of the processes that make no progress now."""
 
     def look(self, over_at: float | None = None) -> list[Hang]:
-        """Report the processes that hang or go on again; return those whose time is over, for the caller to end.
-
-        ``over_at`` is since when the run is over, by the monotonic clock.
-        """
+        """Report processes that hang or go on; return those to end. ``over_at`` is since when the run is over."""
         now = time.monotonic()
-        if now - self._looked < HANG_LOOK:
+        if now - self._looked < timeouts.HANG_LOOK:
             return []
-        if now - self._looked > HELD_UP:  # nothing could go on until now: begin anew
+        if now - self._looked > timeouts.HELD_UP:  # nothing could go on until now: begin anew
             self.hangs.clear()
             for detector in self._detectors.values():
                 detector.restart(now)
@@ -217,8 +194,8 @@ class HangWatch:
         stall, due = hang.stall, hang.stall.until
         if over_at is not None:
             soon = stall.stopped or hang.process.role == "server"
-            due = max(over_at, stall.since) + (min(AFTER_END, self._hang) if soon else self._hang)
-        return max(due, hang.reported + min(HANG_NOTICE, self._hang / 2))
+            due = max(over_at, stall.since) + (min(timeouts.AFTER_END, self._hang) if soon else self._hang)
+        return max(due, hang.reported + min(timeouts.HANG_NOTICE, self._hang / 2))
 
     def _look_at(self, process: Process, now: float, over: bool) -> None:
         progress = read_progress(self._folder, process.rank, process.role)
@@ -242,8 +219,8 @@ class HangWatch:
             hang.frames = ask_for_stack(self._folder, process.rank, process.role, process.pid)
         self.hangs[process] = hang
         ends = ""
-        if stall.stopped and process.role == "worker" and self._silence is not None:
-            given_up = max(0.0, stall.since + self._silence - now)
+        if stall.stopped and process.role == "worker" and self._plan.servers:
+            given_up = max(0.0, stall.since + self._plan.silence - now)
             ends = f"; the servers give it up in {given_up:.0f} s of silence unless it goes on"
         elif (until := self._ends(hang, None)) < _NEVER:
             ends = f"; ended in {until - now:.0f} s unless it goes on"

@@ -18,11 +18,11 @@ from paceline.runtimes.live.launch_folder import LaunchFolder
 from paceline.runtimes.live.launcher import processes
 from paceline.runtimes.live.launcher.exit_reporter import ExitReporter
 from paceline.runtimes.live.launcher.forking import ForkServer, may_fork
-from paceline.runtimes.live.launcher.peers import Rendezvous
+from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.processes import Start
 from paceline.runtimes.live.launcher.resharding import reshard_beside
-from paceline.runtimes.live.launcher.supervisor import SIGNALS, DeathNotices, Supervisor, handling
+from paceline.runtimes.live.launcher.supervisor import SIGNALS, Supervisor, handling
 from paceline.runtimes.live.process_info import ProcessInfo, host_name, local_servers
 from paceline.runtimes.live.request import TrainRequest
 from paceline.runtimes.live.secret import Secret
@@ -111,15 +111,12 @@ def launch(
         if plan.secret_file is None:
             Secret.new().write(secret_file)
         secret = Secret.read(secret_file)
-        rendezvous = Rendezvous(plan, secret, say)
-        stack.callback(rendezvous.leave)
-        deaths = DeathNotices(secret) if plan.servers else None
-        if deaths:
-            stack.callback(deaths.close)
+        peers = LauncherGroup(plan, secret, say)
+        stack.callback(peers.leave)
         with handling(SIGNALS, signal.default_int_handler):
-            rendezvous.gather()
-            supervisor = Supervisor(plan, rendezvous, folder.path, say, trains=trains, deaths=deaths)
-            environs = environments(plan, rendezvous.port, folder.path, secret_file, environ)
+            peers.gather()
+            supervisor = Supervisor(plan, peers, folder.path, say, trains=trains, secret=secret)
+            environs = environments(plan, peers.port, folder.path, secret_file, environ)
             supervisor.run(lambda: start(command, environs))
             return ExitReporter(supervisor).exit_code()
 

@@ -22,9 +22,7 @@ class LaunchPlan:
     workers: int = 2
     """Workers on each node."""
     address: str | None = None
-    """The address of node rank 0; one node needs none."""
     port: int | None = None
-    """Where node rank 0 listens; one node takes a free port."""
     node_rank: int = 0
     servers: int = 0
     """Servers of the whole run, beside the workers: number k is on node k % nodes."""
@@ -42,25 +40,24 @@ class LaunchPlan:
     """Settings of the command that one which resumes this run must repeat."""
 
     def __post_init__(self) -> None:
-        if self.nodes < 1:
-            raise UsageError(f"{self.nodes} nodes are too few: at least 1 node must train")
-        if self.workers < 1:
-            raise UsageError(f"{self.workers} workers are too few: at least 1 worker a node must train")
-        if self.workers > MOST_WORKERS:
-            raise UsageError(
-                f"{self.workers} workers are too many: at most {MOST_WORKERS} processes start on one host; "
-                "simulate that many, or spread them over several nodes"
-            )
-        if not 0 <= self.node_rank < self.nodes:
-            raise UsageError(
-                f"node rank {self.node_rank} lies outside {self.nodes} nodes: ranks are 0 to {self.nodes - 1}"
-            )
-        if self.nodes > 1 and not self.address:
-            raise UsageError(f"a run on {self.nodes} nodes needs an address, that of the host of node rank 0")
-        if self.nodes > 1 and self.secret_file is None:
-            raise UsageError(f"a run on {self.nodes} nodes {NEEDED}")
-        if self.port is not None and not 0 < self.port < 65536:
-            raise UsageError(f"{self.port} is not a port: it must lie between 1 and 65535")
+        several = f"a run on {self.nodes} nodes"
+        rules = {
+            f"{self.nodes} nodes are too few: at least 1 node must train": self.nodes >= 1,
+            f"{self.workers} workers are too few: at least 1 worker a node must train": self.workers >= 1,
+            f"{self.workers} workers are too many: at most {MOST_WORKERS} processes start on one host; simulate that "
+            "many, or spread them over several nodes": self.workers <= MOST_WORKERS,
+            f"node rank {self.node_rank} lies outside {self.nodes} nodes: ranks are 0 to {self.nodes - 1}": (
+                0 <= self.node_rank < self.nodes
+            ),
+            f"{several} needs an address, that of the host of node rank 0": self.nodes == 1 or self.address,
+            f"{several} {NEEDED}": self.nodes == 1 or self.secret_file,
+            f"{self.port} is not a port: it must lie between 1 and 65535": (
+                self.port is None or 0 < self.port < 65536
+            ),
+        }
+        for sentence, holds in rules.items():
+            if not holds:
+                raise UsageError(sentence)
 
     @property
     def endpoint(self) -> tuple[str, int]:

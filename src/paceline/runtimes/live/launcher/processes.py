@@ -28,16 +28,14 @@ def start(command: Sequence[str], environs: Sequence[Mapping[str, str]]) -> Iter
 
 @dataclass(eq=False)
 class Process:
-    """One worker or server of this host, and what has become of it."""
-
     role: Role
     rank: int
     pid: int = 0
     """Its process id, which is that of its session and group too; 0 before it is started."""
     ended_at: float | None = None
-    """When it ended, in seconds since the epoch."""
+    """In seconds since the epoch."""
     code: int | None = None
-    """Its exit code as subprocess has it: negative for a signal."""
+    """As subprocess has it: negative for a signal."""
     killed: bool = False
     """Whether this launcher ended it by SIGKILL: then it is no cause."""
     spared: bool = False
@@ -75,7 +73,6 @@ class Activity(NamedTuple):
     """What the system says of a process."""
 
     stopped: bool
-    """By a signal or a debugger."""
     ticks: int
     """Processor time that its main thread has used: others may sample or beat while that one hangs."""
     disk: bool = False
@@ -92,23 +89,18 @@ def activity(pid: int) -> Activity:
 
 
 class HostProcesses:
-    """All processes of this host, with the notes and the progress that they leave in the launch folder."""
-
     def __init__(self, plan: LaunchPlan, folder: Path) -> None:
         self._plan, self._folder, self._began = plan, folder, time.time()
         self.all = [Process(role, rank) for role, rank in plan.processes]
         self.workers = [process for process in self.all if process.role == "worker"]
         self.serves = len(self.workers) < len(self.all)
-        """Whether this host has servers, so that it has part in the run until its end."""
 
     def alive(self) -> list[Process]:
         return [process for process in self.all if process.alive]
 
     def notes(self) -> dict[Process, Failure]:
-        return {process: note for process in self.all if (note := self._note(process)) is not None}
-
-    def _note(self, process: Process) -> Failure | None:
-        return read_note(self._folder, process.rank, process.role)
+        found = {process: read_note(self._folder, process.rank, process.role) for process in self.all}
+        return {process: note for process, note in found.items() if note is not None}
 
     def progress(self, process: Process) -> Progress:
         return read_progress(self._folder, process.rank, process.role)
@@ -148,10 +140,10 @@ class HostProcesses:
 
     def failure(self, process: Process, failed_at: float | None) -> Failure | None:
         """How a process failed: as its note says, else as its exit code tells; the run failed at ``failed_at``."""
-        note, code = self._note(process), process.code
+        note, code = read_note(self._folder, process.rank, process.role), process.code
         if note is not None or code is None:
             return note
-        progress, ended = self.progress(process), process.ended_at or 0.0
+        ended = process.ended_at or 0.0
         # A SIGKILL that this launcher did not send is a cause, however late it is seen: memory may have run out.
         stopped = process.killed or (code == -signal.SIGTERM and ended > (failed_at or ended))
         return Failure(
@@ -159,8 +151,7 @@ class HostProcesses:
             role=process.role,
             host=host_name(),
             kind="stopped" if stopped else "killed" if code < 0 else "exited",
-            step=progress.step,
+            step=self.progress(process).step,
             message=killed_by(code),
-            run=str(progress.run) if progress.run else None,
             at=ended,
         )

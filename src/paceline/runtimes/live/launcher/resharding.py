@@ -29,7 +29,6 @@ from paceline.runtimes.replica import first_streams
 from paceline.runtimes.settings import Settings
 
 Trees = dict[int, dict[str, Any]]
-"""What each rank has saved."""
 
 
 def with_workers(settings: Settings, workers: int) -> Settings:
@@ -86,10 +85,8 @@ def reshard(old: RunFolder, workers: int, parent: Path) -> RunFolder:
     prepared = prepare(settings)
     saved = Checkpoints(old, config.identity, 1)
     kept = Checkpoints(old, config.identity, 1, "server")
-    if prepared.servers:
-        step = _newest(old, kept, prepared.servers, "servers")
-    else:
-        step = _newest(old, saved, config.settings.workers, "workers")
+    sides = ((saved, config.settings.workers, "workers"), (kept, prepared.servers, "servers"))
+    step = _newest(old, *sides[prepared.servers > 0])
     trees = {rank: saved.load(step, rank) for rank in _whole(saved, step, config.settings.workers)}
     servers = {number: kept.load(step, number) for number in range(prepared.servers)}
     if not trees:

@@ -9,25 +9,18 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
+from paceline.runtimes.live import timeouts
 from paceline.runtimes.live.failures import Failure, join_command, sentence
 from paceline.runtimes.live.launch_folder import read_servers
 from paceline.runtimes.live.launcher.hangs import Hang, HangWatch
-from paceline.runtimes.live.launcher.peers import Rendezvous
+from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.processes import HostProcesses, Process
 from paceline.runtimes.live.process_info import local_servers
 from paceline.runtimes.live.secret import Secret, wire_key
-from paceline.runtimes.live.timeouts import (
-    AFTER_INTERRUPT,
-    BEFORE_KILL,
-    DEATH_NOTICE,
-    GLANCE,
-    HEARSAY,
-    LAST_NOTICES,
-)
 from paceline.runtimes.live.wire.channel import connect
 from paceline.runtimes.live.wire.encoding import pack
-from paceline.runtimes.live.wire.messages import Died
+from paceline.runtimes.live.wire.messages import Goodbye
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """The signals that ask a launcher to stop."""
@@ -35,7 +28,7 @@ _NEVER = float("inf")
 
 
 class Supervisor:
-    """Runs processes to their end. After a failure all end within BEFORE_KILL, after Ctrl-C they may save first.
+    """Runs processes to their end. After a failure all end within seconds, after Ctrl-C they may save first.
 
     With servers the run may go on without some of its workers.
     """
@@ -43,25 +36,19 @@ class Supervisor:
     def __init__(
         self,
         plan: LaunchPlan,
-        rendezvous: Rendezvous,
+        peers: LauncherGroup,
         folder: Path,
         say: Callable[[str], None],
         *,
         trains: bool = True,
-        deaths: "DeathNotices | None" = None,
+        secret: Secret | None = None,
     ) -> None:
-        self.plan, self.rendezvous, self.folder, self.say, self.trains = plan, rendezvous, folder, say, trains
+        self.plan, self.peers, self.folder, self.say, self.trains = plan, peers, folder, say, trains
         self.host = HostProcesses(plan, folder)
         self.hang_watch = HangWatch(
-            self.host.all,
-            folder,
-            plan.hang,
-            say=say,
-            tell_others=lambda sentence: rendezvous.peers.notify(sentence),
-            trains=trains,
-            silence=plan.silence if plan.servers else None,
+            self.host.all, folder, plan, say, lambda sentence: peers.notify(sentence), trains=trains
         )
-        self._deaths = deaths
+        self._secret, self._notifying = secret, list[threading.Thread]()
         self._unjudged: list[Process] = []
         self._asked: list[int] = []
         self._deadline = _NEVER
@@ -79,9 +66,12 @@ class Supervisor:
                 for process, pid in zip(self.host.all, start(), strict=True):
                     process.pid = pid  # at once, so that it is ended if the next one cannot be started
                 while self.step():
-                    time.sleep(GLANCE)
+                    time.sleep(timeouts.GLANCE)
             finally:
                 self._kill()
+        end = time.monotonic() + timeouts.LAST_NOTICES  # a server that takes no notice has ended
+        for thread in self._notifying:
+            thread.join(max(0.0, end - time.monotonic()))
 
     def step(self) -> bool:
         self._reap()
@@ -90,7 +80,10 @@ class Supervisor:
             self._judge(process)
         if self.failed_at is None:
             self._listen()
-            self._watch()
+            if self._over_at is None and self.host.over():
+                self._over_at = time.monotonic()
+            for hang in self.hang_watch.look(self._over_at):
+                self._end_hung(hang)
         if time.monotonic() > self._deadline:
             self._kill()
         return bool(self.host.alive())
@@ -100,20 +93,17 @@ class Supervisor:
 
     def lost_node(self) -> int | None:
         """A node that is lost and that the run cannot do without."""
-        peers = self.rendezvous.peers
-        lost = peers.lost_node()
+        lost = self.peers.lost_node()
         if lost is None or not self.plan.servers or local_servers(lost, self.plan.nodes, self.plan.servers):
             return lost
         if not self.host.trained():  # a run begins with all workers, or not at all
             return lost
-        peers.forget(lost)
+        self.peers.forget(lost)
         self.say(f"{self.silence_of(lost)}; the run goes on with the others.")
         return None
 
     def silence_of(self, node: int) -> str:
-        return (
-            f"node rank {node} ({self.rendezvous.hosts[node]}) has not answered for {self.plan.silence:g} s"
-        )
+        return f"node rank {node} ({self.peers.hosts[node]}) has not answered for {self.plan.silence:g} s"
 
     def join_command(self) -> list[str]:
         near = self.plan.node_rank == 0
@@ -123,9 +113,15 @@ class Supervisor:
         for process in self.host.alive():
             if process.reap() and process.code:
                 self._unjudged.append(process)
-                if self._deaths is not None and process.role == "worker":
-                    step = self.host.progress(process).step
-                    self._deaths.send(process.rank, step, read_servers(self.folder))
+                if process.role == "worker":
+                    self._notify_servers(process)
+
+    def _notify_servers(self, process: Process) -> None:
+        death = Goodbye(process.rank, self.host.progress(process).step, "died")
+        for endpoint in read_servers(self.folder) if self._secret else ():
+            thread = threading.Thread(target=notify_death, args=(self._secret, death, endpoint), daemon=True)
+            thread.start()
+            self._notifying.append(thread)
 
     def _obey(self) -> None:
         """The first signal asks processes that have begun to stop in agreement, the second ends them."""
@@ -135,19 +131,16 @@ class Supervisor:
             self.signal = self.signal or signum
             if at_once:
                 self._kill()
-                continue
-            # SIGINT for every signal: workers take SIGTERM for news of a failure and have less patience then.
-            self._end(signal.SIGINT, AFTER_INTERRUPT)
+            else:  # by SIGINT: workers take SIGTERM for news of a failure and have less patience then
+                self._end(signal.SIGINT, timeouts.AFTER_INTERRUPT)
 
     def _judge(self, process: Process) -> None:
         """What the failure of a process means for the run; one that may follow from another is judged later."""
         assert process.ended_at is not None
         if self.failed_at is not None or process.spared or self.signal:
             self._unjudged.remove(process)
-            if (
-                self.failed_at is None and not self.plan.servers
-            ):  # without it the others cannot agree any more
-                self._end(signal.SIGTERM, BEFORE_KILL)
+            if self.failed_at is None and not self.plan.servers:  # the others cannot agree any more
+                self._end(signal.SIGTERM, timeouts.BEFORE_KILL)
             return
         if not self.plan.servers:
             self._fail(process.ended_at)  # before its cause is looked for: the others wait for nothing
@@ -162,7 +155,7 @@ class Supervisor:
         elif self.failed_at is None:
             self._fail(process.ended_at)
         if means == "ends" and failure is not None and failure.kind not in ("lost-peer", "stopped"):
-            self.rendezvous.peers.post(failure)  # other hosts learn a cause while this one still clears up
+            self.peers.post(failure)  # other hosts learn a cause while this one still clears up
 
     def _meaning(self, failure: Failure, process: Process) -> Literal["ends", "spares", "unclear"]:
         """What a failure means: all end, the others go on, or it may follow from one that is not known yet.
@@ -177,7 +170,7 @@ class Supervisor:
             return "ends"
         if failure.kind == "mistake" and failure.step == 0:
             return "ends"
-        if failure.kind == "lost-peer" and time.time() - (process.ended_at or 0.0) < HEARSAY:
+        if failure.kind == "lost-peer" and time.time() - (process.ended_at or 0.0) < timeouts.HEARSAY:
             return "unclear"
         return "spares"
 
@@ -196,20 +189,13 @@ class Supervisor:
             self.say("\n".join([f"{sentence(failure)}; the run goes on with the others.", *hint]))
 
     def _listen(self) -> None:
-        peers = self.rendezvous.peers
-        for notice in peers.notices():
+        for notice in self.peers.notices():
             self.say(notice)
         self.lost = self.lost_node()
         if self.lost is not None:
             self.failed_at, self._deadline = time.time(), 0.0
-        elif not self.signal and peers.failed:
+        elif not self.signal and self.peers.failed:
             self._fail(time.time())
-
-    def _watch(self) -> None:
-        if self._over_at is None and self.host.over():
-            self._over_at = time.monotonic()
-        for hang in self.hang_watch.look(self._over_at):
-            self._end_hung(hang)
 
     def _end_hung(self, hang: Hang) -> None:
         over = self._over_at is not None
@@ -218,7 +204,7 @@ class Supervisor:
 
     def _fail(self, when: float) -> None:
         self.failed_at = when
-        self._end(signal.SIGTERM, BEFORE_KILL)
+        self._end(signal.SIGTERM, timeouts.BEFORE_KILL)
 
     def _end(self, signum: int, patience: float) -> None:
         for process in self.host.alive():
@@ -230,32 +216,12 @@ class Supervisor:
             process.kill()
 
 
-class DeathNotices:
-    """Notifies the servers which workers of this host have died, so that they need not wait for their silence.
-
-    Every notice has a thread and connections of its own: deaths are few.
-    """
-
-    def __init__(self, secret: Secret) -> None:
-        self._key = wire_key(secret)
-        self._threads: list[threading.Thread] = []
-
-    def send(self, rank: int, step: int, endpoints: Sequence[str]) -> None:
-        for endpoint in endpoints:
-            thread = threading.Thread(target=self._send, args=(Died(rank, step), endpoint), daemon=True)
-            thread.start()
-            self._threads.append(thread)
-
-    def close(self) -> None:
-        end = time.monotonic() + LAST_NOTICES
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
-
-    def _send(self, death: Died, endpoint: str) -> None:
-        with suppress(OSError):
-            channel = connect(endpoint, self._key, patience=DEATH_NOTICE)
-            channel.send(pack(death), most=1)
-            channel.close()
+def notify_death(secret: Secret, death: Goodbye, endpoint: str) -> None:
+    """Notify a server that a worker has died, so that it need not wait for its silence."""
+    with suppress(OSError):
+        channel = connect(endpoint, wire_key(secret), patience=timeouts.DEATH_NOTICE)
+        channel.send(pack(death), most=1)
+        channel.close()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from functools import reduce
 
 import torch
 
+from paceline.runtimes.live.heartbeat import SilenceWatch
 from paceline.runtimes.live.timeouts import ATTENDANCE, SILENCE, STARTING
 from paceline.runtimes.live.wire.messages import Contribution, Result
 
@@ -15,11 +16,11 @@ class Membership:
     """The workers that have not left; ``heard`` returns when one was last heard of, or None."""
 
     def __init__(self, workers: int, heard: Callable[[int], float | None], silence: float = SILENCE) -> None:
-        """``silence`` is how many seconds may pass without any message of a worker, not even that it is alive."""
         self.workers = set(range(workers))
-        self._heard, self._silence = heard, silence
+        self._heard, self._watch = heard, SilenceWatch(silence)
         self._next_rank = workers
-        self._begun = self._checked = time.monotonic()
+        self._checked = time.monotonic()
+        self._first_by = self._checked + max(0.0, STARTING - silence)  # a first message may come late
 
     def reserve(self) -> int:
         """A rank for a worker that joins; no rank is ever given twice."""
@@ -32,21 +33,13 @@ class Membership:
 
     def silent(self) -> dict[int, float]:
         """The workers that have been silent for too long, and for how many seconds; checks at intervals only."""
-        now = time.monotonic()
-        passed = now - self._checked
-        if passed < ATTENDANCE:
+        if time.monotonic() - self._checked < ATTENDANCE:
             return {}
-        self._checked = now
-        silent: dict[int, float] = {}
-        if passed > 4 * ATTENDANCE:  # a server that was held up itself reads first what has arrived meanwhile
-            return silent
-        for worker in sorted(self.workers):
-            heard = self._heard(worker)
-            allowed = max(STARTING, self._silence) if heard is None else self._silence
-            seconds = now - (self._begun if heard is None else heard)
-            if seconds > allowed:
-                silent[worker] = seconds
-        return silent
+        self._checked = time.monotonic()
+        heard = {worker: self._heard(worker) for worker in sorted(self.workers)}
+        return self._watch.silent(
+            {worker: self._first_by if at is None else at for worker, at in heard.items()}
+        )
 
 
 class ElasticCollectives:
@@ -60,7 +53,6 @@ class ElasticCollectives:
         self._pending: dict[int, deque[Contribution]] = {member: deque() for member in members}
 
     def add(self, member: int) -> None:
-        """A worker takes part from the next collective on."""
         self._pending.setdefault(member, deque())
 
     def remove(self, member: int) -> None:
@@ -79,7 +71,6 @@ class ElasticCollectives:
 
 
 def _combine(contributions: Mapping[int, Contribution]) -> Result:
-    """Raise RuntimeError where members do not do the same: a bug of ours, or of a strategy."""
     members, (first, *others) = tuple(contributions), contributions.values()
     if any(one.op != first.op for one in others):
         asked = ", ".join(f"rank {rank} {one.op}" for rank, one in contributions.items())

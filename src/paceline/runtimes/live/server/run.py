@@ -1,31 +1,34 @@
-"""One server's run: real sockets, the job's optimizer on its shard, the wall clock, and the workers' membership."""
+"""One server of a run: its records, its sockets, the job's optimizer on its shard, and the workers' membership."""
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from paceline.errors import RunFailed
+import torch
+
+from paceline.errors import RunFailed, say_on_stderr
+from paceline.records import servers
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.files import to_document
-from paceline.records.folder import RunLock
-from paceline.records.servers import (
-    Entry,
-    Received,
-    ServerLog,
-    ServerTotals,
-    Ticked,
-    Updated,
-    keep_entries,
-    read_server_log,
-)
+from paceline.records.files import to_document, write_json
+from paceline.records.folder import RunFolder, RunLock, check_folder_name
+from paceline.records.tensors import RunIdentity
+from paceline.runtimes.config import new_identity
 from paceline.runtimes.envelope import Envelope
+from paceline.runtimes.live.addresses import own_address
 from paceline.runtimes.live.request import ProcessTask
+from paceline.runtimes.live.run_store import MemberStore, check_equal
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.membership import ElasticCollectives, Membership
 from paceline.runtimes.live.server.server_socket import ServerSocket
 from paceline.runtimes.live.wire import messages
-from paceline.runtimes.prepare import Prepared
+from paceline.runtimes.live.worker.run_folder import check_owner, claim
+from paceline.runtimes.live.worker.server_comm import RUN, server_key
+from paceline.runtimes.prepare import Prepared, prepare
 from paceline.runtimes.replica import ParameterShard
 from paceline.strategies.base import Server
 from paceline.strategies.effects import Apply, Peer, Receive, Send
@@ -36,50 +39,6 @@ _OVER = "the run is over"
 _NUMBERS = ("version", "seen", "seen_at_sync")
 
 
-class ServerRecords:
-    """What a server leaves behind: its log, its totals and its checkpoints."""
-
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        lock: RunLock,
-        me: Server,
-        shard: ParameterShard,
-        step: int | None,
-        say: Callable[[str], None],
-    ) -> None:
-        """Restore the checkpoint of ``step``, if any, and remove what was recorded after it."""
-        self._checkpoints, self._lock, self._me, self._shard = checkpoints, lock, me, shard
-        self.totals, self._entries = ServerTotals(), 0
-        path = checkpoints.folder.server_events(me.rank)
-        if step is not None:
-            tree = checkpoints.load(step, me.rank)
-            shard.load(tree["part"])
-            for name in _NUMBERS:
-                setattr(me, name, tree["server"][name])
-            self._entries = tree["server"]["entries"]
-            checkpoints.forget_after(step, me.rank)
-        for sentence in keep_entries(path, self._entries):
-            say(sentence)
-        if self._entries:
-            for entry in read_server_log(path):
-                self.totals.add(entry)
-        self.log = ServerLog(path)
-
-    def write(self, entry: Entry) -> None:
-        self._entries += 1
-        self.log.append(entry)
-        self.totals.add(entry)
-
-    def save(self, step: int) -> None:
-        """Write a checkpoint; older ones are removed, except those that other servers may need yet."""
-        self._lock.check()
-        self.log.flush()
-        self._checkpoints.make_room(self._me.rank)
-        numbers = {name: getattr(self._me, name) for name in _NUMBERS} | {"entries": self._entries}
-        self._checkpoints.save(step, self._me.rank, {"part": self._shard.state(), "server": numbers})
-
-
 class ServerRun:
     """Carries out the effects of one server's program, and tracks which workers belong to the run."""
 
@@ -87,20 +46,17 @@ class ServerRun:
         self,
         task: ProcessTask,
         prepared: Prepared,
-        me: Server,
         shard: ParameterShard,
         socket: ServerSocket,
-        records: ServerRecords,
+        checkpoints: Checkpoints,
+        lock: RunLock,
         run: dict[str, Any],
-        say: Callable[[str], None],
     ) -> None:
-        """``run`` is what rank 0 says of the run; a worker that joins is sent it.
-
-        A worker from which nothing arrives for as long as the options allow is expelled; server 0 reports that with
-        ``say``.
-        """
-        self.me, self.shard, self.socket, self.records = me, shard, socket, records
-        self._task, self._prepared, self._run, self._say = task, prepared, run, say
+        """``run`` is what rank 0 says of the run; a worker that joins is sent it."""
+        self._task, self._prepared, self._run, self._lock = task, prepared, run, lock
+        self.shard, self.socket, self._checkpoints = shard, socket, checkpoints
+        self.me = Server(task.info.rank, task.info.servers, shard.params, shard.grad)
+        self.me.initial_workers = tuple(range(task.info.workers))
         self._membership = Membership(task.settings.workers, socket.heard, task.options.silence)
         self._admitted = set(self._membership.workers)
         self._collectives = ElasticCollectives([*self._admitted])
@@ -110,6 +66,30 @@ class ServerRun:
         self._abandoned, self._finished = True, False
         self._stopping = self._ticked = False
         self._origin: float = perf_counter() - run["begun"]
+        self._totals, self._entries = servers.ServerTotals(), 0
+        self.log = self._restore(run["step"])
+
+    def _restore(self, step: int | None) -> servers.ServerLog:
+        """Load the checkpoint of ``step``, if any, and remove what was recorded after it."""
+        path = self._checkpoints.folder.server_events(self.me.rank)
+        if step is not None:
+            tree = self._checkpoints.load(step, self.me.rank)
+            self.shard.load(tree["part"])
+            for name in _NUMBERS:
+                setattr(self.me, name, tree["server"][name])
+            self._entries = tree["server"]["entries"]
+            self._checkpoints.forget_after(step, self.me.rank)
+        for sentence in servers.keep_entries(path, self._entries):
+            say_on_stderr(sentence)
+        if self._entries:
+            for entry in servers.read_server_log(path):
+                self._totals.add(entry)
+        return servers.ServerLog(path)
+
+    def _write(self, entry: servers.Entry) -> None:
+        self._entries += 1
+        self.log.append(entry)
+        self._totals.add(entry)
 
     @property
     def ending(self) -> str:
@@ -117,7 +97,6 @@ class ServerRun:
         return "abandoned" if self._abandoned else "budget"
 
     def serve(self) -> None:
-        """Serve until the last worker is gone."""
         program = self._prepared.strategy.server(self.me)
         answer = None
         while True:
@@ -149,7 +128,7 @@ class ServerRun:
         self.shard.apply(prepared.triggers.epoch(prepared.shards.steps_through(me.seen)), effect.rate)
         me.version += 1
         me.seen += sum(gradient.samples for gradient in effect.gradients)
-        self.records.write(Updated(self._now, me.version, effect.gradients))
+        self._write(servers.Updated(self._now, me.version, effect.gradients))
         self._task.heartbeat.beat(me.version)
 
     def _send(self, effect: Send) -> None:
@@ -160,21 +139,20 @@ class ServerRun:
         self.socket.send(worker, effect.message, stop=self._stopping)
 
     def _receive(self, effect: Receive) -> tuple[Peer, Any] | None:
-        """The next message for the program; all others are handled here."""
         heartbeat = self._task.heartbeat
         while True:
             for worker, seconds in self._membership.silent().items():
                 self._expel(worker, seconds)
             if self._left:
                 worker, clock, how = self._left.popleft()
-                self.records.write(Received(self._now, worker, "Leave", clock=clock, how=how))
+                self._write(servers.Received(self._now, worker, "Leave", clock=clock, how=how))
                 return Peer("worker", worker), Leave(clock)
             if not self._membership.workers:
                 raise _NoWorkersLeft
             timeout = _POLL if effect.until is None else min(_POLL, effect.until - self._now)
             if timeout <= 0 and not self._ticked:
                 self._ticked = True
-                self.records.write(Ticked(self._now))
+                self._write(servers.Ticked(self._now))
                 return None
             heartbeat.enter("idle")
             envelope = self.socket.receive(max(0.0, timeout))
@@ -193,27 +171,24 @@ class ServerRun:
             self._clocks[worker] = max(clock, self._clocks.get(worker, 0))
             self._membership.add(worker)
             kind = type(message).__name__
-            self.records.write(Received(self._now, worker, kind, clock, version, envelope.depth))
+            self._write(servers.Received(self._now, worker, kind, clock, version, envelope.depth))
             return True
         match message:
             case messages.Hello() | messages.RequestRank():
                 self.socket.reply(envelope.connection, self._admit(envelope))
             case messages.Goodbye():
-                self._remove(worker, message.clock, message.how)
-            case messages.Died():
-                self._remove(message.rank, message.clock, "died")
+                self._remove(message.rank, message.clock, message.how)
             case messages.Contribution():
                 self._collectives.contribute(worker, message)
                 self._answer_collectives()
             case messages.GetTotals():
-                self.records.totals.refused = dict(self.socket.refused)
-                self.socket.send(worker, messages.Reply(json.dumps(to_document(self.records.totals))))
+                self._totals.refused = dict(self.socket.refused)
+                self.socket.send(worker, messages.Reply(json.dumps(to_document(self._totals))))
             case messages.SaveShard():
                 self._save(worker, message.step)
         return False
 
     def _admit(self, envelope: Envelope) -> messages.Welcome | messages.Refusal:
-        """Bind a connection to its worker; one that asks for a rank gets one, and a description of the run."""
         hello, sender = envelope.message, envelope.sender.rank
         if self._finished:
             return messages.Refusal(_OVER)
@@ -234,7 +209,7 @@ class ServerRun:
         self.socket.send(worker, messages.Refusal(f"{messages.EXPELLED}{why}"))
         if self.me.rank == 0:
             hosts = {one["rank"]: one["host"] for one in self._run["workers"]}
-            self._say(f"rank {worker} on {hosts.get(worker, 'a host of its own')} is given up: {why}")
+            say_on_stderr(f"rank {worker} on {hosts.get(worker, 'a host of its own')} is given up: {why}")
         self._remove(worker, self._clocks.get(worker, 0), "died")
 
     def _remove(self, worker: int, clock: int, how: str) -> None:
@@ -264,7 +239,13 @@ class ServerRun:
         """
         if step != self._saved_step or worker in self._saved_for:
             self._task.heartbeat.enter("checkpoint")
-            self.records.save(step)
+            self._lock.check()
+            self.log.flush()
+            self._checkpoints.make_room(
+                self.me.rank
+            )  # older ones, but not those that other servers may need yet
+            numbers = {name: getattr(self.me, name) for name in _NUMBERS} | {"entries": self._entries}
+            self._checkpoints.save(step, self.me.rank, {"part": self.shard.state(), "server": numbers})
             self._saved_step = step
             self._saved_for.clear()
         self._saved_for.add(worker)
@@ -273,3 +254,71 @@ class ServerRun:
 
 class _NoWorkersLeft(Exception):
     pass
+
+
+def run_server(task: ProcessTask) -> ServerRun:
+    info, options, settings = task.info, task.options, task.settings
+    prepared = prepare(settings)
+    torch.set_num_threads(options.threads)
+    shard = ParameterShard(prepared.job, info.rank, info.servers, settings.seed, torch.device("cpu"))
+    store = MemberStore(info, timedelta(seconds=options.timeout))
+    host = own_address(info.address, info.port) or info.address
+    with (
+        ServerSocket(store.secret, host, shard.params, info.rank, info.servers) as socket,
+        ExitStack() as stack,
+    ):
+        run = _introduce(store, socket.endpoint, task)
+        check_equal([run["asked"], task.asked()])
+        folder, identity = _find_folder(task, run)
+        task.heartbeat.show(folder.path)
+        lock = stack.enter_context(RunLock.share(folder, info.node_rank))
+        checkpoints = Checkpoints(folder, identity, settings.keep, "server")
+        server = ServerRun(task, prepared, shard, socket, checkpoints, lock, run)
+        stack.enter_context(server.log)
+        task.before_hard_end(server.log.flush)
+        if info.rank == 0:
+            stack.enter_context(invitation(folder, socket.endpoint, store.secret, info.secret_file))
+        server.serve()
+        task.heartbeat.enter("finishing")
+        lock.check()
+        return server
+
+
+def _introduce(store: MemberStore, endpoint: str, task: ProcessTask) -> dict[str, Any]:
+    """Describe this server to the others; return the description of the run, with all servers' endpoints."""
+    info = task.info
+    mine: dict[str, Any] = {"endpoint": endpoint, "whole": [], "refused": []}
+    if task.resume and task.resumed:
+        checkpoints = Checkpoints(task.resume, task.resumed, 1, "server")
+        mine["whole"], mine["refused"] = checkpoints.valid_steps(info.rank)
+    store.set(server_key(info.rank), json.dumps(mine))
+    run: dict[str, Any] = json.loads(store.get(RUN))
+    servers = store.read([server_key(rank) for rank in range(info.servers)])
+    run["endpoints"] = [json.loads(server)["endpoint"] for server in servers]
+    run["settings"] = to_document(task.settings)
+    return run
+
+
+def _find_folder(task: ProcessTask, run: dict[str, Any]) -> tuple[RunFolder, RunIdentity]:
+    if task.resume and task.resumed:
+        check_owner(task.resume, task.resumed)
+        return task.resume, task.resumed
+    folder = RunFolder(task.runs / check_folder_name(run["name"]))
+    identity = new_identity(task.settings, run=run["run"])
+    claim(folder, identity, lambda draft: task.describe(draft, identity, run["workers"]))
+    return folder, identity
+
+
+@contextmanager
+def invitation(folder: RunFolder, endpoint: str, secret: Secret, file: Path | None) -> Iterator[None]:
+    """While the run trains, its folder says how to join it; a secret without a file of the user's is written there."""
+    folder.join_secret.unlink(missing_ok=True)  # of a server that was killed
+    if file is None:
+        file = folder.join_secret
+        secret.write(file)
+    write_json(folder.join, {"endpoint": endpoint, "secret": str(file.absolute())})
+    try:
+        yield
+    finally:
+        folder.join.unlink(missing_ok=True)
+        folder.join_secret.unlink(missing_ok=True)

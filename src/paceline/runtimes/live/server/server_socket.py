@@ -11,19 +11,10 @@ from torch import Tensor
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.addresses import resolve
 from paceline.runtimes.live.secret import Secret, wire_key
+from paceline.runtimes.live.wire import encoding
 from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits
-from paceline.runtimes.live.wire.encoding import (
-    MAX_REQUEST,
-    MAX_TENSOR,
-    Accepted,
-    MessageRefused,
-    bytes_of,
-    kind_of,
-    pack,
-    unpack,
-)
 from paceline.runtimes.live.wire.listener import Listener
-from paceline.runtimes.live.wire.messages import FROM_UNBOUND, TO_SERVER, Alive, Refusal
+from paceline.runtimes.live.wire.messages import FROM_UNBOUND, TO_SERVER, Alive, MessageRefused, Refusal
 from paceline.runtimes.live.wire.shared_flat import MappedFlat, attach
 from paceline.strategies.effects import Peer
 from paceline.strategies.messages import Model
@@ -35,8 +26,6 @@ _UNKNOWN = "this server does not know the worker, or has given it up after a lon
 
 @dataclass(slots=True)
 class BoundWorker:
-    """A worker that has said Hello."""
-
     channel: Channel
     memory: MappedFlat | None
     heard: float = field(default_factory=time.monotonic)
@@ -50,25 +39,23 @@ class ServerSocket:
     """
 
     def __init__(self, secret: Secret, host: str, shard: Tensor, rank: int, servers: int) -> None:
-        """Listen at a free port of ``host``, an address of this one; ``shard`` is what this server keeps."""
         self._shard, self._rank, self._servers = shard, rank, servers
-        self._accepted = Accepted(kinds=TO_SERVER, length=shard.numel(), dtype=shard.dtype)
+        self._accepted = encoding.Accepted(kinds=TO_SERVER, shard=shard)
         self._workers: dict[int, BoundWorker] = {}
         self._waiting: deque[Envelope] = deque()
         self._refused: Counter[str] = Counter()
         self._lock = threading.Condition()
-        limits = MessageLimits(2 * MAX_REQUEST, 2 * max(MAX_TENSOR, shard.nbytes))
+        limits = MessageLimits(2 * encoding.MAX_REQUEST, 2 * max(encoding.MAX_TENSOR, shard.nbytes))
         self._listener = Listener(wire_key(secret), resolve(host, 0), self._announce, limits)
         self.endpoint = self._listener.endpoint
 
     @property
     def refused(self) -> Counter[str]:
-        """How often something was refused, by reason."""
         with self._lock:
             return self._refused + self._listener.refused
 
     def receive(self, timeout: float) -> Envelope | None:
-        """The next message, or None if there is none within ``timeout`` seconds."""
+        """None if there is none within ``timeout`` seconds."""
         with self._lock:
             self._lock.wait_for(lambda: self._waiting, timeout)
             if self._listener.failure is not None:
@@ -82,10 +69,7 @@ class ServerSocket:
             return envelope
 
     def bind(self, envelope: Envelope) -> bool:
-        """From now on the connection of a Hello is that worker's, and no other is.
-
-        Return whether the worker's memory could be mapped: then tensors travel through it.
-        """
+        """From now on the connection of a Hello is that worker's alone; return whether its memory could be mapped."""
         hello, channel = envelope.message, envelope.connection
         memory = attach(hello, self._shard, self._rank, self._servers)
         with self._lock:
@@ -100,14 +84,13 @@ class ServerSocket:
         if bound is None:
             return False
         if bound.memory is not None and isinstance(message, Model):
-            packet = pack(message, stop=stop, find=bound.memory.deposit)
+            packet = encoding.pack(message, stop=stop, find=bound.memory.deposit)
         else:
-            packet = pack(message, stop=stop)
+            packet = encoding.pack(message, stop=stop)
         return self._listener.send(bound.channel, packet, MAX_WAITING)
 
     def reply(self, channel: Channel, message: Any) -> bool:
-        """Answer a connection that need not be bound."""
-        return self._listener.send(channel, pack(message), MAX_WAITING)
+        return self._listener.send(channel, encoding.pack(message), MAX_WAITING)
 
     def heard(self, worker: int) -> float | None:
         """When anything of a worker last arrived, by the monotonic clock; None if it is not bound."""
@@ -122,7 +105,6 @@ class ServerSocket:
                 self._waiting = deque(one for one in self._waiting if one.connection is not bound.channel)
 
     def close(self, linger: float = 1.0) -> None:
-        """Close, once what was sent has gone out or after ``linger`` seconds."""
         self._listener.close(linger)
 
     def __enter__(self) -> Self:
@@ -132,20 +114,20 @@ class ServerSocket:
         self.close()
 
     def _announce(self, channel: Channel, header: memoryview, size: int) -> Destination:
-        """Called by the listener's thread: where the body of a message goes."""
         try:
             with self._lock:
-                bound = self._check_sender(channel, kind_of(header))
+                bound = self._check_sender(channel, encoding.kind_of(header))
                 memory = bound.memory if bound else None
-                envelope, body = unpack(header, size, self._accepted, Peer("worker", channel.rank), memory)
+                envelope, body = encoding.unpack(
+                    header, size, self._accepted, Peer("worker", channel.rank), memory
+                )
         except MessageRefused as refusal:
             self._refuse(channel, refusal)
             return Destination(None, lambda: None)
         envelope.connection = channel
-        return Destination(bytes_of(body), lambda: self._take(channel, envelope))
+        return Destination(encoding.bytes_of(body), lambda: self._take(channel, envelope))
 
     def _take(self, channel: Channel, envelope: Envelope) -> None:
-        """Called by the listener's thread: a message is complete."""
         message = envelope.message
         try:
             with self._lock:

@@ -22,9 +22,7 @@ _ANY_VERSION = b"paceline wire "
 PROLOGUE = _ANY_VERSION + b"5\n"
 """What the first message begins with, in the clear; the number is the version of everything that is sent."""
 REFUSED = b"paceline: another secret\n".ljust(MESSAGE, b"\0")
-"""The answer to a first message that was made with another secret."""
 OTHER_VERSION = b"paceline: another version\n".ljust(MESSAGE, b"\0")
-"""The answer to the prologue of another version."""
 RECORD = 2**18
 """Bytes of a message in a record: few calls, and what is sealed is still in the processor's cache when it is sent."""
 _LENGTHS = struct.Struct("<IQ")
@@ -33,7 +31,7 @@ _TURN = 32
 
 
 class Packet(NamedTuple):
-    """A message as it is sent; the body is the memory of its tensor, empty where it has none or shares it."""
+    """The body is the memory of the message's tensor; empty where it has none or shares it."""
 
     header: bytes
     body: memoryview
@@ -61,12 +59,11 @@ Announce = Callable[["Channel", memoryview, int], Destination]
 
 
 def drop_all(_: "Channel", __: memoryview, ___: int) -> Destination:
-    """For an end that only sends."""
     return Destination(None, lambda: None)
 
 
 class OtherVersion(NotGenuine):
-    """The other side has another version of this protocol."""
+    pass
 
 
 class Channel:
@@ -83,7 +80,6 @@ class Channel:
         self.rank = -1
         """The worker that a server has bound it to."""
         self.waiting = 0
-        """Messages that have arrived and that a server has not taken yet."""
         self._announce, self._limits = announce, limits
         self._buffer, self._have, self._want = memoryview(bytearray(MESSAGE)), 0, 0
         self._reading: Generator[int, memoryview, None]
@@ -94,7 +90,7 @@ class Channel:
         """What the system has not taken yet, by message."""
 
     def call(self, secret: bytes) -> None:
-        """The handshake of the side that has connected: prove the secret and verify the other's, or NotGenuine."""
+        """Of the side that has connected: prove the secret and verify the other's, or NotGenuine."""
         handshake = Handshake(secret, PROLOGUE)
         self.socket.sendall(PROLOGUE + handshake.write())
         with self.socket.makefile("rb") as file:
@@ -112,7 +108,7 @@ class Channel:
         self._begin(self._messages(opening))
 
     def answer(self, secret: bytes) -> None:
-        """The handshake of the side that was connected to; it proceeds as the other side's messages are read."""
+        """Of the side that was connected to: the handshake proceeds as the other side's messages are read."""
         self._begin(self._greeted(secret))
 
     def read(self) -> None:
@@ -151,7 +147,6 @@ class Channel:
             return True
 
     def flush(self) -> bool:
-        """Send what was queued; whether all of it is gone."""
         with self._sending:
             while self._unsent:
                 self._unsent[0] = self._write(self._unsent[0], 0.0)
@@ -165,7 +160,7 @@ class Channel:
         return bool(self._unsent)
 
     def close(self) -> None:
-        """Close the connection at once; may be called by any thread, while others use the channel."""
+        """May be called by any thread, while others use the channel."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         with self._sending:  # a descriptor that another thread writes to must not become another connection's
@@ -222,7 +217,6 @@ class Channel:
         return self._scratch[:size]
 
     def _write(self, record: memoryview, patience: float) -> memoryview:
-        """Write; return what the system does not accept."""
         while record:
             try:
                 record = record[self.socket.send(record) :]
@@ -246,10 +240,7 @@ def connect(
     patience: float = CONNECTING,
     cut: int = CUT,
 ) -> Channel:
-    """Connect to a listener. NotGenuine: it has another secret; OSError: no answer within ``patience`` seconds.
-
-    ``cut`` is after how many seconds without TCP's acknowledgement the connection counts as cut.
-    """
+    """NotGenuine: the listener has another secret; OSError: no answer within ``patience`` seconds."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     end = time.monotonic() + patience
     while True:

@@ -6,7 +6,7 @@ raises ``MessageRefused`` with a reason that can be counted, and nothing else is
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import torch
@@ -14,35 +14,20 @@ from torch import Tensor
 
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.wire.channel import Packet
-from paceline.runtimes.live.wire.messages import KINDS, NO_TENSOR, TO_SERVER
+from paceline.runtimes.live.wire.messages import KINDS, NO_TENSOR, TO_SERVER, MessageRefused
+from paceline.runtimes.live.wire.shared_flat import MappedFlat
 from paceline.strategies.effects import Peer
 from paceline.strategies.messages import Model, Push
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8)
 """What tensors may be made of; the index is the number on the wire."""
 MAX_TENSOR = 2**28
-"""Bytes of a collective's tensor."""
 MAX_REQUEST, MAX_REPLY = 2**18, 2**25
 """Bytes of a header with its texts: of one worker, and of a server, which may hold the texts of all workers."""
 MAX_NUMBER = 2**40
 """Sums of many such numbers still fit into 64 bits."""
 _STOP = 1
 _Bytes = bytes | bytearray | memoryview
-
-
-class MessageRefused(Exception):
-    """What arrived is no message that may arrive; ``reason`` is one of a few, for counting."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"refused: {reason}")
-        self.reason = reason
-
-
-class SharedMemory(Protocol):
-    """Memory that both ends map."""
-
-    def view(self, offset: int, length: int, dtype: torch.dtype) -> Tensor:
-        """The tensor at this offset in bytes, or MessageRefused."""
 
 
 class _TensorHeader(NamedTuple):
@@ -54,12 +39,12 @@ class _TensorHeader(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """What may arrive at one end of a connection."""
+    """What may arrive at one end of a connection: a Push or a Model must have a tensor like ``shard``."""
 
     kinds: frozenset[type]
-    length: int
-    """Elements that the tensor of a Push or a Model must have."""
-    dtype: torch.dtype
+    shard: Tensor
+    in_place: bool = False
+    """Whether a Model is received right into the shard."""
     limit: int = MAX_TENSOR
     """Bytes that any other tensor may have."""
 
@@ -73,18 +58,10 @@ class Accepted:
         if kind not in (Push, Model):
             if length * dtype.itemsize > self.limit:
                 raise MessageRefused("too large")
-        elif dtype is not self.dtype:
+        elif dtype is not self.shard.dtype:
             raise MessageRefused("wrong type")
-        elif length != self.length:
+        elif length != self.shard.numel():
             raise MessageRefused("wrong length")
-
-
-Allocate = Callable[[type, int, torch.dtype], Tensor]
-"""The memory that a message's tensor is received into, given its kind, length and type."""
-
-
-def new_memory(_: type, length: int, dtype: torch.dtype) -> Tensor:
-    return torch.empty(length, dtype=dtype)
 
 
 def pack(
@@ -111,12 +88,7 @@ def pack(
 
 
 def unpack(
-    header: _Bytes,
-    size: int,
-    accepted: Accepted,
-    sender: Peer,
-    memory: SharedMemory | None = None,
-    allocate: Allocate = new_memory,
+    header: _Bytes, size: int, accepted: Accepted, sender: Peer, memory: MappedFlat | None = None
 ) -> tuple[Envelope, Tensor]:
     """The message of a header whose body has ``size`` bytes, and the tensor that the body is to be received into."""
     kind = kind_of(header)
@@ -137,7 +109,8 @@ def unpack(
             return memory.view(offset, length, dtype)
         if size != length * dtype.itemsize:
             raise MessageRefused("wrong length")
-        body = allocate(kind, length, dtype)
+        in_place = accepted.in_place and kind is Model
+        body = accepted.shard if in_place else torch.empty(length, dtype=dtype)
         return body
 
     try:
@@ -168,7 +141,6 @@ def kind_of(header: _Bytes) -> type:
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """A contiguous tensor's memory."""
     return tensor.view(-1).view(torch.uint8).numpy().data if tensor.numel() else memoryview(b"")
 
 

@@ -16,7 +16,6 @@ from paceline.runtimes.live.wire.noise import NotGenuine
 MOST_UNPROVEN = 128
 """Connections that may be open without having proven it, so that strangers cannot take all descriptors."""
 _POLL = 0.25
-"""Seconds between checks for connections that have not proven themselves in time."""
 
 
 class Listener:
@@ -27,17 +26,11 @@ class Listener:
     """
 
     def __init__(
-        self,
-        secret: bytes,
-        endpoint: Endpoint,
-        announce: Announce,
-        limits: MessageLimits,
-        cut: int = CUT,
+        self, secret: bytes, endpoint: Endpoint, announce: Announce, limits: MessageLimits, cut: int = CUT
     ) -> None:
         """``cut`` is after how many seconds without TCP's acknowledgement a connection counts as cut."""
         self.refused: Counter[str] = Counter({"stranger": 0, "wrong key": 0})
         self.failure: BaseException | None = None
-        """Why the thread has ended early: a bug of ours."""
         self._secret, self._announce, self._limits, self._cut = secret, announce, limits, cut
         self._socket = socket.create_server(
             (endpoint.address, endpoint.port), family=endpoint.family, backlog=MOST_UNPROVEN
@@ -57,7 +50,7 @@ class Listener:
         self._thread.start()
 
     def send(self, channel: Channel, packet: Packet, most: int) -> bool:
-        """Send without waiting. False: the connection is gone, or ``most`` messages are queued for it."""
+        """False: the connection is gone, or ``most`` messages are queued for it."""
         if channel not in self._channels:
             return False
         try:
@@ -99,7 +92,6 @@ class Listener:
         return time.monotonic() > self._end or not any(channel.unsent for channel in self._channels)
 
     def _maintain(self) -> None:
-        """Flush what is queued, and close what has not proven itself in time."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._waker)
         while self._to_flush:

@@ -14,6 +14,14 @@ NO_TENSOR = torch.empty(0)
 Collective = Literal["sum", "min", "broadcast", "gather"]
 
 
+class MessageRefused(Exception):
+    """What arrived is no message that may arrive; ``reason`` is one of a few, for counting."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"refused: {reason}")
+        self.reason = reason
+
+
 @dataclass(frozen=True, slots=True)
 class RequestRank:
     """A worker's only message on its way to join a run; answered with Welcome or Refusal."""
@@ -56,10 +64,11 @@ class Alive:
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """A worker's last message."""
+    """A worker's last message, or its launcher's for it, after ``clock`` steps."""
 
+    rank: int
     clock: int
-    how: str
+    how: Literal["finished", "left", "died"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,22 +107,14 @@ class Reply:
     document: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Died:
-    """A launcher has seen one of its workers die, after ``clock`` steps."""
-
-    rank: int
-    clock: int
-
-
-FROM_UNBOUND = frozenset({RequestRank, Hello, Alive, Died})
+FROM_UNBOUND = frozenset({RequestRank, Hello, Alive, Goodbye})
 """What a connection that belongs to no worker may send."""
-TO_SERVER = FROM_UNBOUND | {Join, Push, Pause, Pull, Goodbye, Contribution, SaveShard, GetTotals}
+TO_SERVER = FROM_UNBOUND | {Join, Push, Pause, Pull, Contribution, SaveShard, GetTotals}
 TO_WORKER = frozenset({Model, Welcome, Refusal, Result, Reply})
 
 KINDS: tuple[type, ...] = (
     *MESSAGES,
     *(RequestRank, Hello, Welcome, Refusal, Alive, Goodbye, Contribution, Result, SaveShard, GetTotals),
-    *(Reply, Died),
+    Reply,
 )
 """Every kind of message; its index is its number on the wire."""

@@ -87,7 +87,6 @@ class Handshake:
         self._mix_hash(message[32:])
 
     def split(self) -> tuple[Cipher, Cipher]:
-        """For the initiator's records, and for the responder's."""
         first, second = _derive(self._chain, b"", 2)
         return Cipher(first), Cipher(second)
 

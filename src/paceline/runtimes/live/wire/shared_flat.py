@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from paceline.runtimes.flat import CONTROL, own_memory
-from paceline.runtimes.live.wire.encoding import MessageRefused
-from paceline.runtimes.live.wire.messages import NO_TENSOR, Hello
+from paceline.runtimes.live.wire.messages import NO_TENSOR, Hello, MessageRefused
 from paceline.shm import segment
 from paceline.strategies.base import server_slices
 
@@ -22,12 +21,10 @@ class MappedFlat:
     """A mapped segment with two flat tensors: parameters, then gradients, each from a page's start on."""
 
     def __init__(self, mapped: mmap, length: int, dtype: torch.dtype) -> None:
-        """``length`` counts the elements of each tensor, the control elements included."""
         self._dtype, self._bytes = dtype, torch.frombuffer(mapped, dtype=torch.uint8)
         stride = _stride(length, dtype)
         self.tensors = [self.view(offset, length, dtype) for offset in (0, stride)]
         self.shard = self.tensors[0][CONTROL:]
-        """The parameters that ``deposit`` writes to."""
 
     def view(self, offset: int, length: int, dtype: torch.dtype) -> Tensor:
         """The tensor at this offset in bytes, or MessageRefused: it must be of the segment's type."""
@@ -39,31 +36,23 @@ class MappedFlat:
         return self._bytes[offset:end].view(dtype)
 
     def find(self, tensor: Tensor) -> int | None:
-        """The offset of a contiguous tensor, or None if it is not in the segment."""
         if tensor.untyped_storage().data_ptr() != self._bytes.data_ptr() or not tensor.is_contiguous():
             return None
         return tensor.data_ptr() - self._bytes.data_ptr() if tensor.dtype is self._dtype else None
 
     @torch.no_grad()
     def deposit(self, tensor: Tensor) -> int | None:
-        """Write a server's shard of the parameters into the worker's own; return its offset."""
         self.shard.copy_(tensor)
         return self.find(self.shard)
 
 
 class SharedFlat:
-    """The memory of a worker's flat tensors: ``zeros`` is called for the parameters, then for the gradients.
+    """The memory of a worker's parameters and gradients, shared where possible; else ``why`` says why not."""
 
-    It is shared where possible; else it is the worker's own, and ``why`` says why.
-    """
-
-    def __init__(self, run: str) -> None:
-        """``run`` is what the segment is named after."""
+    def __init__(self) -> None:
         self.why = ""
         self.params = NO_TENSOR
-        """The flat parameters, once they are allocated."""
         self.mapped: MappedFlat | None = None
-        self._run = run
         self._unused: list[Tensor] = []
         self._segment: segment.OwnedSegment | None = None
         self._size = 0
@@ -79,11 +68,7 @@ class SharedFlat:
             self.params = made[CONTROL:]
         return made
 
-    def find(self, tensor: Tensor) -> int | None:
-        return self.mapped.find(tensor) if self.mapped else None
-
     def hello(self, rank: int) -> Hello:
-        """The first message to servers, by which those on this host can map the segment."""
         if self._segment is None:
             return Hello(rank)
         handle = self._segment.handle
@@ -100,7 +85,7 @@ class SharedFlat:
             self.why = f"the parameters lie on {device}"
             return
         try:
-            self._segment = segment.create(f"{self._run}-served", 2 * _stride(length, dtype))
+            self._segment = segment.create("served", 2 * _stride(length, dtype))
         except segment.NoRoom as error:
             self.why = str(error)
             return
@@ -130,5 +115,4 @@ def attach(hello: Hello, shard: Tensor, rank: int, servers: int) -> MappedFlat |
 
 
 def _stride(length: int, dtype: torch.dtype) -> int:
-    """Bytes from one tensor to the next: whole pages."""
     return -(-length * dtype.itemsize // segment.PAGE) * segment.PAGE

@@ -2,13 +2,13 @@
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
 from functools import cache
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Literal, Self
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from paceline import shm
 from paceline.collectives import NATIVE, build_schedule
 from paceline.collectives.execute import Reducer, TorchTransport
-from paceline.collectives.schedule import Schedule, number_hosts
+from paceline.collectives.schedule import number_hosts
 from paceline.collectives.traffic import ring_bytes, swaps, traffic_of_all
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.envelope import Envelope
@@ -33,107 +33,11 @@ PendingSum = Callable[[], object]
 """Waits for a sum that was begun, and raises its error."""
 
 
-class NativeAllReduce:
-    """The backend's own; a pair of workers that communicate over gloo swaps what is small."""
-
-    def __init__(self, rank: int, workers: int, transport: str) -> None:
-        self._rank, self._workers = rank, workers
-        self._pair = transport == "gloo"
-        self._last: dist.Work | None = None
-
-    def sum(self, tensor: Tensor) -> None:
-        if not (self._pair and swaps(self._workers, tensor.nbytes)):
-            dist.all_reduce(tensor)
-            return
-        # Both workers add the same two numbers, so both get the same sum to the last bit.
-        other = torch.empty_like(tensor)
-        sending = dist.isend(tensor, 1 - self._rank)
-        dist.recv(other, 1 - self._rank)
-        assert sending is not None
-        sending.wait()
-        tensor.add_(other)
-
-    def start(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
-        """Begin to sum; torch carries sums out in the order in which they began."""
-        work: dist.Work = dist.all_reduce(tensor, async_op=True)
-        work.get_future().add_done_callback(lambda _: done())
-        self._last = work
-        return work.wait
-
-    def traffic(self, tensor: Tensor) -> tuple[int, int]:
-        return (ring_bytes(tensor.nbytes, self._workers),) * 2
-
-    def idle(self) -> bool:
-        """Whether every sum that was begun has ended."""
-        return self._last is None or self._last.is_completed()
-
-
-class ScheduledAllReduce:
-    """By a schedule, point to point.
-
-    Sums that are begun are carried out by one thread, in their order; a synchronous one begins when all of these
-    have ended. So their messages never mix, and the order is the same on all workers.
-    """
-
-    def __init__(self, schedule: Schedule, rank: int) -> None:
-        self._schedule, self._rank = schedule, rank
-        self._reducer = Reducer(schedule, rank, TorchTransport())
-        self._begun: SimpleQueue[tuple[Future[None], Tensor, Callable[[], None]]] = SimpleQueue()
-        self._last: Future[None] | None = None
-        self._traffic = cache(self._count)
-
-    def sum(self, tensor: Tensor) -> None:
-        if self._last is not None:
-            self._last.result()
-        self._reducer.all_reduce(tensor, OPERATIONS["sum"])
-
-    def start(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
-        """Queue it for the thread, which is started with the first sum and ends with the process."""
-        if self._last is None:
-            threading.Thread(target=self._work, name="all-reduce", daemon=True).start()
-        self._last = Future()
-        self._begun.put((self._last, tensor, done))
-        return self._last.result
-
-    def _work(self) -> None:
-        while True:
-            future, tensor, done = self._begun.get()
-            try:
-                self._reducer.all_reduce(tensor, OPERATIONS["sum"])
-                done()
-                future.set_result(None)
-            except Exception as error:
-                future.set_exception(error)
-
-    def traffic(self, tensor: Tensor) -> tuple[int, int]:
-        return self._traffic(tensor.nbytes, tensor.element_size())
-
-    def _count(self, size: int, element: int) -> tuple[int, int]:
-        return traffic_of_all(self._schedule, size, element, self._schedule.segments(size))[self._rank]
-
-    def idle(self) -> bool:
-        """Whether every sum that was begun has ended."""
-        return self._last is None or self._last.done()
-
-
-def choose_all_reduce(
-    collective: str, hosts: Sequence[int], rank: int, transport: str
-) -> NativeAllReduce | ScheduledAllReduce:
-    """The backend's own, or the schedule of that name among workers on these hosts."""
-    if collective == NATIVE:
-        return NativeAllReduce(rank, len(hosts), transport)
-    return ScheduledAllReduce(build_schedule(collective, hosts), rank)
-
-
 class SoloComm:
-    """The communicator of one worker, which sends nothing; those of several workers override what differs.
-
-    All workers must make the same calls in the same order.
-    """
+    """One worker, which sends nothing. All workers must make the same calls in the same order."""
 
     rank, workers = 0, 1
     transport = ""
-    """What tensors travel through, for people."""
     alone = True
     """Whether there are no other workers, and never will be."""
     members: tuple[int, ...] = (0,)
@@ -160,15 +64,13 @@ class SoloComm:
         """Replace every worker's tensor by that of ``root``."""
 
     def exchange(self, document: Any) -> list[Any]:
-        """Every worker's JSON document, by rank."""
+        """Every worker's document, by rank."""
         return [json.loads(json.dumps(document))]
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Memory for a vector that is summed or sent often."""
         return own_memory(length, dtype, device)
 
     def open_store(self) -> RunStore:
-        """The run's store, over a connection of its own."""
         raise AssertionError(f"{type(self).__name__} has no store to share")
 
     def send(self, server: int, message: Any) -> None:  # noqa: ARG002
@@ -176,43 +78,41 @@ class SoloComm:
         raise RunFailed(f"the strategy sends to server {server}, and it has no servers")
 
     def receive(self) -> Envelope:
-        """Wait for the next message of a server."""
         raise RunFailed("the strategy waits for a message, and it has no servers")
 
     def save_shards(self, step: int) -> None:
-        """Have every server save its shard of the parameters."""
+        pass
 
     def server_totals(self) -> list[Any]:
-        """What every server has done, as JSON documents by rank."""
         return []
 
-    def finish(self, clock: int, how: str) -> None:
+    def finish(self, clock: int, how: Literal["finished", "left"]) -> None:
         """Announce to the servers that this worker has "finished" or "left" after ``clock`` steps."""
 
-    def leave(self) -> None:
-        """Close when all workers have finished."""
+    def close(self, *, failed: bool = False) -> None:
+        """Close when all workers have finished; after a failure, without waiting for them."""
 
-    def abandon(self) -> None:
-        """Close after a failure, without waiting for other workers."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(failed=kind is not None)
 
 
 class ProcessGroupComm(SoloComm):
     """Several workers, joined by torch.distributed; documents travel through the run's store as JSON."""
 
     alone = False
+    _group: dist.ProcessGroup | None = None
+    _last: dist.Work | None = None
 
     def __init__(
-        self,
-        info: ProcessInfo,
-        options: LiveOptions,
-        device: torch.device,
-        collective: str,
-        note: Callable[[str], None],
+        self, info: ProcessInfo, options: LiveOptions, collective: str, note: Callable[[str], None]
     ) -> None:
         self.rank, self.workers = info.rank, info.workers
         self.members = tuple(range(info.workers))
         self.transport = self._backend = options.transport(info, collective)
-        self._device = device
+        self._device = options.device_of(info)
         timeout = timedelta(seconds=options.timeout)
         self._store = MemberStore(info, timeout)
         try:  # groups of different backends would wait for each other for ever
@@ -228,23 +128,37 @@ class ProcessGroupComm(SoloComm):
             rank=info.rank,
             world_size=info.workers,
             timeout=timeout,
-            device_id=device if self._backend == "nccl" else None,
+            device_id=self._device if self._backend == "nccl" else None,
             pg_options=shm.Options(run=run, warn=note) if self._backend == "shm" else None,
         )
         group = dist.group.WORLD
         if isinstance(group, shm.SharedMemoryGroup) and max(group.comm.team_sizes) == 1:
             self.transport = "gloo"  # no two workers can share memory
-        hosts = number_hosts(self.exchange(host_id()))
-        self._all_reduce = choose_all_reduce(collective, hosts, self.rank, self._backend)
 
     def sum(self, tensor: Tensor) -> None:
-        self._all_reduce.sum(tensor)
+        if self._backend != "gloo" or not swaps(self.workers, tensor.nbytes):
+            dist.all_reduce(tensor, group=self._group)
+            return
+        # Both workers add the same two numbers, so both get the same sum to the last bit.
+        other = torch.empty_like(tensor)
+        sending = dist.isend(tensor, 1 - self.rank)
+        dist.recv(other, 1 - self.rank)
+        assert sending is not None
+        sending.wait()
+        tensor.add_(other)
 
     def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
-        return self._all_reduce.start(tensor, done)
+        work: dist.Work = dist.all_reduce(tensor, group=self._group, async_op=True)
+        work.get_future().add_done_callback(lambda _: done())
+        self._last = work
+        return work.wait
+
+    def is_idle(self) -> bool:
+        """Whether every sum that was begun has ended."""
+        return self._last is None or self._last.is_completed()
 
     def traffic(self, tensor: Tensor) -> tuple[int, int]:
-        return self._all_reduce.traffic(tensor)
+        return (ring_bytes(tensor.nbytes, self.workers),) * 2
 
     def minimum(self, tensor: Tensor) -> None:
         there = tensor.to(self._device)
@@ -258,41 +172,86 @@ class ProcessGroupComm(SoloComm):
         return self._store.exchange(document)
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """In shared memory where the workers have some, so that sums happen in info."""
         if self._backend == "shm":
-            return shm.zeros(length, dtype=dtype)
+            return shm.zeros(length, dtype=dtype, group=self._group)
         return own_memory(length, dtype, device)
 
     def open_store(self) -> RunStore:
         return self._store.clone()
 
-    def leave(self) -> None:
-        self._store.leave()
-        dist.destroy_process_group()
-        self._store.close()
-
-    def abandon(self) -> None:
-        """Close the connections, so that the other ranks notice at once.
+    def close(self, *, failed: bool = False) -> None:
+        """After a failure, the other ranks notice at once.
 
         Gloo cannot cancel a sum that has begun, and closing would wait for it: the process must end first.
         """
+        if not failed:
+            self._store.leave()
+            dist.destroy_process_group()
         self._store.close()
         with suppress(RuntimeError):
-            if self._backend in ("nccl", "shm") and dist.group.WORLD is not None:
+            if failed and self._backend in ("nccl", "shm") and dist.group.WORLD is not None:
                 dist.group.WORLD.abort()
-            if self._backend == "shm" or (self._backend == "gloo" and self._all_reduce.idle()):
+            if failed and (self._backend == "shm" or (self._backend == "gloo" and self.is_idle())):
                 dist.destroy_process_group()
+
+
+class ScheduledComm(ProcessGroupComm):
+    """Sums by a schedule, point to point.
+
+    Sums that are begun are carried out by one thread, in their order; a synchronous one begins when all of these
+    have ended. So their messages never mix, and the order is the same on all workers.
+    """
+
+    def __init__(
+        self, info: ProcessInfo, options: LiveOptions, collective: str, note: Callable[[str], None]
+    ) -> None:
+        super().__init__(info, options, collective, note)
+        self._schedule = build_schedule(collective, number_hosts(self.exchange(host_id())))
+        self._reducer = Reducer(self._schedule, self.rank, TorchTransport())
+        self._begun: SimpleQueue[tuple[Future[None], Tensor, Callable[[], None]]] = SimpleQueue()
+        self._newest: Future[None] | None = None
+        self._traffic = cache(self._count)
+
+    def sum(self, tensor: Tensor) -> None:
+        if self._newest is not None:
+            self._newest.result()
+        self._reducer.all_reduce(tensor, OPERATIONS["sum"])
+
+    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
+        if self._newest is None:
+            threading.Thread(target=self._work, name="all-reduce", daemon=True).start()
+        self._newest = Future()
+        self._begun.put((self._newest, tensor, done))
+        return self._newest.result
+
+    def _work(self) -> None:
+        while True:
+            future, tensor, done = self._begun.get()
+            try:
+                self._reducer.all_reduce(tensor, OPERATIONS["sum"])
+                done()
+                future.set_result(None)
+            except Exception as error:
+                future.set_exception(error)
+
+    def is_idle(self) -> bool:
+        return self._newest is None or self._newest.done()
+
+    def traffic(self, tensor: Tensor) -> tuple[int, int]:
+        return self._traffic(tensor.nbytes, tensor.element_size())
+
+    def _count(self, size: int, element: int) -> tuple[int, int]:
+        return traffic_of_all(self._schedule, size, element, self._schedule.segments(size))[self.rank]
 
 
 def join_group(
     info: ProcessInfo,
     options: LiveOptions,
-    device: torch.device,
     collective: str = NATIVE,
     note: Callable[[str], None] = lambda _: None,
 ) -> SoloComm:
-    """Connect to the other workers, if there are any; ``collective`` is how they sum.
-
-    ``note`` is called, on the first rank of a host, with what this host lacks.
-    """
-    return ProcessGroupComm(info, options, device, collective, note) if info.workers > 1 else SoloComm()
+    """``note`` is called, on the first rank of a host, with what this host lacks."""
+    if info.workers == 1:
+        return SoloComm()
+    kind = ProcessGroupComm if collective == NATIVE else ScheduledComm
+    return kind(info, options, collective, note)

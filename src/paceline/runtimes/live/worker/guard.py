@@ -15,11 +15,10 @@ import torch
 
 from paceline.errors import Diverged, RunFailed, UsageError, describe, users_line
 from paceline.records.folder import RunFolder
-from paceline.runtimes.live.failures import Failure, Kind, join_command, sentence, what_next
+from paceline.runtimes.live.failures import Failure, Kind, join_command, safe, sentence, what_next
 from paceline.runtimes.live.heartbeat import Heartbeat, write_stack_when_asked
 from paceline.runtimes.live.launch_folder import LaunchFolder, read_servers
 from paceline.runtimes.live.process_info import ProcessInfo, file_stem, local_servers
-from paceline.runtimes.live.safe_checkpoints import safe
 from paceline.runtimes.live.signals import StopRequest, die_with, leave
 from paceline.runtimes.live.timeouts import PATIENCE
 from paceline.runtimes.live.worker.server_comm import Expelled, ServerLost
@@ -84,12 +83,10 @@ def run_guarded(info: ProcessInfo, work: Work) -> int:
 
 
 def patience_of(info: ProcessInfo) -> Mapping[int, float]:
-    """A worker whose launcher has died leaves a run that goes on with servers elsewhere, and must not stop it."""
     return {**PATIENCE, signal.SIGTERM: 0.0} if _served_elsewhere(info) else PATIENCE
 
 
 def _served_elsewhere(info: ProcessInfo) -> bool:
-    """Whether the run has servers, and none on this host."""
     here = local_servers(info.node_rank, info.nodes, info.servers)
     return info.launch is not None and info.servers > 0 and not here
 
@@ -130,7 +127,6 @@ class _Notes:
         return self.note("error", describe(error), where=users_line(error), text=text)
 
     def note(self, kind: Kind, message: str = "", where: str = "", text: str = "") -> Failure:
-        """A traceback, ``text``, is written into the run folder where there is one."""
         info, progress = self.info, self.heartbeat.progress()
         if text and progress.run is not None:
             with suppress(OSError):
@@ -172,7 +168,6 @@ class _Notes:
             sys.stderr.flush()
 
     def _what_is_safe(self, run: Path) -> list[str]:
-        """What is safe and how to go on; a host without servers that ends has left a run that goes on elsewhere."""
         info = self.info
         if info.launch is not None and _served_elsewhere(info):
             return join_command(run, False, read_servers(info.launch), info.secret_file)

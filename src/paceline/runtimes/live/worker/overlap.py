@@ -1,5 +1,6 @@
 """What happens beside a worker's gradient: sums in buckets while backward runs, the times of phases, a slowdown."""
 
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, sleep
 
@@ -25,7 +26,6 @@ class Slowdown:
         self._since = 0.0
 
     def begin(self, step: int) -> None:
-        """The computation of a step begins."""
         if self._most:
             self._extra = self._most if takes_turn(self._rank, step, self._turns) else 0.0
             self._since = perf_counter()
@@ -45,7 +45,7 @@ class Overlap:
     bucket and those after it until the end, and no worker hangs.
     """
 
-    def __init__(self, flat: Flat, mean: BucketedMean, comm: SoloComm, slowdown: Slowdown) -> None:
+    def __init__(self, flat: Flat, comm: SoloComm, slowdown: Slowdown, mean: BucketedMean) -> None:
         self._comm, self._slowdown = comm, slowdown
         storage = flat.grad_storage
         sizes = [parameter.numel() for parameter in flat.parameters]
@@ -55,7 +55,6 @@ class Overlap:
         self._sizes = [len(bucket.parameters) for bucket in early]
         traffic = [comm.traffic(part) for part in (*self._early, self._last)]
         self.sent, self.received = map(sum, zip(*traffic, strict=True))
-        """Bytes of a step."""
         for place, bucket in enumerate(early):
             for index in bucket.parameters:
                 flat.parameters[index].register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
@@ -64,7 +63,6 @@ class Overlap:
         self._active = False
 
     def begin(self) -> None:
-        """Backward is about to begin."""
         self._active = True
         self._missing = list(self._sizes)
         self._pending: list[PendingSum] = []
@@ -107,30 +105,26 @@ class Overlap:
         return spans
 
 
+@dataclass(slots=True)
 class PhaseHooks(StepHooks):
     """Times the phases of a step, reports them as alive, and starts the reduction with the last backward."""
 
-    def __init__(
-        self,
-        heartbeat: Heartbeat,
-        recorder: StepRecorder,
-        slowdown: Slowdown,
-        step: int,
-        overlap: Overlap | None,
-    ) -> None:
-        self._heartbeat, self._recorder = heartbeat, recorder
-        self._slowdown, self._step, self._overlap = slowdown, step, overlap
+    heartbeat: Heartbeat
+    recorder: StepRecorder
+    slowdown: Slowdown
+    step: int
+    overlap: Overlap | None
 
     def begin(self, phase: StepPhase) -> None:
         if phase == "forward":
-            self._slowdown.begin(self._step)
-        self._heartbeat.enter(phase)
+            self.slowdown.begin(self.step)
+        self.heartbeat.enter(phase)
 
     def end(self, phase: StepPhase) -> None:
         if phase != "data":
-            self._slowdown.stretch()
-        self._recorder.mark(phase)
+            self.slowdown.stretch()
+        self.recorder.mark(phase)
 
     def last_backward(self) -> None:
-        if self._overlap:
-            self._overlap.begin()
+        if self.overlap:
+            self.overlap.begin()

@@ -1,13 +1,83 @@
-"""The records of a worker's steps: all its time is in spans, and exchanges are split into transfer and wait."""
+"""The records of a worker's steps, split into transfer and wait; replicas that have drifted are found as well."""
 
-from collections.abc import Callable
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import torch
+from torch import Tensor
 
+from paceline.errors import RunFailed
 from paceline.records.spans import Kind, Span, StepRecord, TimeLedger
 from paceline.runtimes.live.worker.comm import SoloComm
-from paceline.runtimes.live.worker.drift import DriftCheck
+from paceline.strategies.base import Worker
+
+_PRIME = 2**53 - 111
+"""Numbers below it are exact in float64."""
+
+
+class DriftCheck:
+    """For workers whose parameters must be equal to the last bit; batch-norm statistics are each worker's own.
+
+    The minimum of a number and of its negative give the smallest and the largest of all, so that every worker sees
+    the same.
+    """
+
+    def __init__(self, comm: SoloComm, me: Worker) -> None:
+        self._comm, self._me, self._equal_at = comm, me, me.clock
+
+    def numbers(self) -> list[float]:
+        number = float(parameter_hash(self._me.params))
+        return [number, -number]
+
+    def compare(self, smallest: Sequence[float]) -> None:
+        """Compare with the minimum over all workers; raise RunFailed on all workers, naming those that differ."""
+        if smallest[0] != -smallest[1]:
+            raise RunFailed(
+                f"the workers no longer train the same model: at step {self._me.clock} "
+                f"{find_drift(self._comm, self._me.params)}, and at step {self._equal_at} all were equal"
+            )
+        self._equal_at = self._me.clock
+
+
+@torch.no_grad()
+def parameter_hash(params: Tensor) -> int:
+    """A number below 2**53 that differs where the bits of the parameters do, except with a chance of 2**-53.
+
+    A permutation of the values has the same hash. One pass over the memory, in any order. A NaN counts the same
+    whatever its bits, for these depend on the order of a sum.
+    """
+    plain = params if torch.isfinite(params.sum()) else params.nan_to_num()
+    if plain.element_size() == 8:
+        return int(plain.view(torch.int64).sum()) % _PRIME
+    # Two at a time: torch adds 64-bit words 20 times as fast as it widens 32-bit ones.
+    even = plain.numel() // 2 * 2
+    words, last = plain[:even].view(torch.int64), plain[even:].view(torch.int32)
+    return (int(words.sum()) + int(last.sum())) % _PRIME
+
+
+def exact_hash(params: Tensor) -> str:
+    return hashlib.sha256(params.detach().nan_to_num().cpu().contiguous().numpy().tobytes()).hexdigest()
+
+
+def find_drift(comm: SoloComm, params: Tensor) -> str:
+    """Which ranks have other parameters than the majority; without one, all are named. Empty: all are equal."""
+    hashes = comm.exchange(exact_hash(params))
+    counts = Counter(hashes).most_common()
+    if len(counts) == 1:
+        return ""
+    if counts[0][1] == counts[1][1]:
+        return f"the parameters of {_ranks(range(len(hashes)))} differ"
+    odd = [rank for rank, one in enumerate(hashes) if one != counts[0][0]]
+    even = [rank for rank, one in enumerate(hashes) if one == counts[0][0]]
+    return f"the parameters of {_ranks(odd)} are not those of {_ranks(even)}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    *first, last = map(str, ranks)
+    return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
+
 
 SETTLE_AFTER = 256
 """Exchanges that are kept before they are settled outside a sync point: it bounds what a killed worker loses."""
@@ -17,12 +87,7 @@ LONG = 1024
 
 
 class StepRecorder:
-    """Makes the records of one worker and writes them in order.
-
-    Each mark gives the time since the last one to a kind, so spans have no gaps. How long a worker spent in an
-    exchange is known at once, how much of it was waiting only when all have compared: ``settle`` does that, and until
-    then the records stay here.
-    """
+    """Spans have no gaps. How much of an exchange was waiting is known only when all have compared, in ``settle``."""
 
     def __init__(
         self,
@@ -33,10 +98,7 @@ class StepRecorder:
         flush: Callable[[], None] = lambda: None,
         drift: DriftCheck | None = None,
     ) -> None:
-        """``begun`` is the run's time so far, where a run resumes; ``flush`` brings what was written to the disk.
-
-        Replicas are compared by ``drift`` whenever exchanges are, in the same message.
-        """
+        """``begun`` is the run's time so far; replicas are compared by ``drift`` whenever exchanges are."""
         self._comm, self._write, self._ledger, self._flush = comm, write, ledger, flush
         self._drift = drift
         self._last = perf_counter()
@@ -49,7 +111,6 @@ class StepRecorder:
 
     @property
     def now(self) -> float:
-        """Seconds since the run began."""
         return perf_counter() - self._origin
 
     def mark(self, kind: Kind) -> None:
@@ -93,7 +154,6 @@ class StepRecorder:
         self._record.warm_up, self._warm = not self._warm, True
 
     def close(self, step: int) -> None:
-        """A step or a sync point is over."""
         if not self._record.spans:
             return
         self.mark("other")
@@ -106,8 +166,7 @@ class StepRecorder:
     def pace(self, progress: int) -> None:
         """Settle the exchange that ended many steps without any; called at the start of every step.
 
-        All workers do so alike: they call this after the same exchange with the same progress, because progress
-        counts what all of them know. Between two exchanges, where it may count a worker's own steps, nothing happens.
+        All workers do so alike: just after an exchange, progress counts what all of them know.
         """
         if len(self._exchanges) == self._seen:
             return
@@ -117,11 +176,7 @@ class StepRecorder:
             self.settle()
 
     def settle(self) -> None:
-        """Compare exchanges with all other workers, which must settle at the same point, and write what is closed.
-
-        The last worker to arrive at an exchange did not wait, so the shortest time is what the transfer takes. The
-        comparison itself is so small that its time is all waiting; its bytes are not counted.
-        """
+        """Compare exchanges: the last worker to arrive at one did not wait, so the shortest time is the transfer's."""
         if self._comm.workers > 1:
             self._compare()
         self._write_closed()
@@ -153,11 +208,7 @@ class StepRecorder:
         return any(span.kind != "wait" for span in self._record.spans)
 
     def give_up(self, step: int) -> None:
-        """Write all records, unsplit: there may be no worker left to compare with.
-
-        A step whose update was not applied belongs to no saved state: it is recorded as the step that it would have
-        been, and a run that resumes drops it.
-        """
+        """Write all records, unsplit; a run that resumes drops a step whose update was not applied."""
         self._exchanges.clear()
         applied = any(span.kind == "apply" for span in self._record.spans)
         self.close(step if applied or not self._record.is_step else step + 1)

@@ -90,7 +90,6 @@ class RunReporter:
         ledger: TimeLedger,
         sampler: SystemSampler | None,
     ) -> Summary:
-        """The run's summary, which the first worker writes; all workers call this, but one that leaves alone."""
         totals, loads, servers = [ledger.totals()], list[HostLoad](), list[ServerTotals]()
         left = ending == "left"  # then the other workers train on and have nothing to report yet
         if not left:

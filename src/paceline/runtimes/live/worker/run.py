@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 from sys import maxsize
 from typing import Any
 
@@ -19,27 +19,16 @@ from paceline.records.tensors import write_tensors
 from paceline.runtimes.config import already_complete
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.worker.comm import SoloComm
-from paceline.runtimes.live.worker.drift import DriftCheck
 from paceline.runtimes.live.worker.overlap import Overlap, PhaseHooks, Slowdown
-from paceline.runtimes.live.worker.recorder import StepRecorder
+from paceline.runtimes.live.worker.recorder import DriftCheck, StepRecorder
 from paceline.runtimes.live.worker.reporter import RunReporter
 from paceline.runtimes.live.worker.run_folder import HeldFolder, load_shared, recorded_time, restore, snapshot
 from paceline.runtimes.live.worker.stopping import StopByVote
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica, stream_seed
 from paceline.runtimes.session import Ending, Evaluate, Export, Position, Save, Session
+from paceline.strategies import effects
 from paceline.strategies.base import SyncPoint, Worker
-from paceline.strategies.effects import (
-    AllReduce,
-    Apply,
-    Broadcast,
-    BucketedMean,
-    Clock,
-    Gradient,
-    Peer,
-    Receive,
-    Send,
-)
 from paceline.strategies.messages import message_bytes
 
 WEIGHT, VOTE = 0, 1
@@ -47,10 +36,7 @@ WEIGHT, VOTE = 0, 1
 
 
 class WorkerRun:
-    """One worker from its first weights to its summary.
-
-    In this order: ``restore`` where the run resumes, ``open``, and ``train`` once the communicator is connected.
-    """
+    """Call ``restore`` where the run resumes, then ``open``, and ``train`` once the communicator is connected."""
 
     recorder: StepRecorder
 
@@ -81,26 +67,23 @@ class WorkerRun:
         self._leaving = leaving
         self._slowdown = Slowdown(settings.slow.get(comm.rank, 1.0), comm.rank, settings.slow_turns)
         self._share_buffers = settings.buffers == "rank0" and not comm.alone and self.me.buffers.numel() > 0
-        self._overlaps: dict[BucketedMean, Overlap] = {}
+        self._overlap = cache(partial(Overlap, self.replica.flat, comm, self._slowdown))
         self._loss, self._seen = 0.0, 0
         self._do: dict[type, Callable[[Any], object]] = {
-            Gradient: self._gradient,
-            Apply: self._apply,
-            Clock: self._clock,
-            Send: self._send,
-            Receive: self._receive,
-            AllReduce: self._all_reduce,
-            Broadcast: self._broadcast,
+            effects.Gradient: self._gradient,
+            effects.Apply: self._apply,
+            effects.Clock: self._clock,
+            effects.Send: self._send,
+            effects.Receive: self._receive,
+            effects.AllReduce: self._all_reduce,
+            effects.Broadcast: self._broadcast,
             Evaluate: self._evaluate,
             Save: self._save,
             Export: self._export,
         }
 
     def restore(self, checkpoints: Checkpoints) -> None:
-        """Load the newest checkpoint that all processes share; nothing in the folder changes.
-
-        Where there are servers theirs decide: a worker without one of that step only continues to count.
-        """
+        """Load the newest checkpoint that all processes share; nothing in the folder changes."""
         settings, last = self.prepared.settings, self.prepared.triggers.last
         step, tree = load_shared(checkpoints, self.comm, self.prepared, self.reporter.noted)
         self.resumed_step, self._has_checkpoint = step, tree is not None
@@ -112,10 +95,7 @@ class WorkerRun:
             raise already_complete(checkpoints.folder, last, step)
 
     def open(self, held: HeldFolder, begun: float | None = None) -> None:
-        """Use the run folder; records and checkpoints after the restored state are removed.
-
-        ``begun`` is given by a worker that joins: no other worker waits for it, and it continues no records.
-        """
+        """``begun`` is given by a worker that joins: no other worker waits for it, and it continues no records."""
         self.held, self.ledger = held, TimeLedger()
         self.heartbeat.show(held.folder.path)
         if begun is not None:
@@ -140,11 +120,7 @@ class WorkerRun:
         *,
         start_together: bool = True,
     ) -> Summary:
-        """Train to the end; the first worker of a host has a sampler of the system.
-
-        ``before_hard_end`` is called with what writes the records so far. With ``start_together`` all workers' clocks
-        start at a barrier.
-        """
+        """``before_hard_end`` is called with what writes the records so far."""
         with ExitStack() as stack:
             if sampler:
                 stack.enter_context(sampler)
@@ -205,7 +181,7 @@ class WorkerRun:
             if session.at_sync_point and not at_sync_point:
                 self._write_records()
             at_sync_point = session.at_sync_point
-            if type(effect) is Gradient:
+            if type(effect) is effects.Gradient:
                 leaving = self._leaving()
                 if leaving or not trained:  # before the first step: the next exchange may be far
                     self._write_records()
@@ -220,15 +196,15 @@ class WorkerRun:
         self.recorder.close(self.me.clock)
         self.recorder.settle()
 
-    def _gradient(self, effect: Gradient) -> None:
+    def _gradient(self, effect: effects.Gradient) -> None:
         me, replica, recorder = self.me, self.replica, self.recorder
         recorder.close(me.clock)
         recorder.pace(self.position.progress)
         if self._share_buffers:
-            self._broadcast(Broadcast(me.buffers))
+            self._broadcast(effects.Broadcast(me.buffers))
         me.samples = replica.shards.size(me.rank, me.clock)
         share = me.samples / replica.shards.total(me.clock) if effect.reduce else 1.0
-        overlap = self._overlap(effect.reduce)
+        overlap = self._overlap(effect.reduce) if effect.reduce and not self.comm.alone else None
         hooks = PhaseHooks(self.heartbeat, recorder, self._slowdown, me.clock, overlap)
         loss = replica.gradient(me.clock, share, hooks)
         self._loss = loss if me.samples else self._loss
@@ -245,13 +221,6 @@ class WorkerRun:
         me.samples_since_sync += me.samples
         recorder.count(me.samples)
 
-    def _overlap(self, mean: BucketedMean | None) -> Overlap | None:
-        if mean is None or self.comm.alone:
-            return None
-        if mean not in self._overlaps:
-            self._overlaps[mean] = Overlap(self.replica.flat, mean, self.comm, self._slowdown)
-        return self._overlaps[mean]
-
     def _fill_control(self, storage: Tensor, weight: float) -> None:
         storage[WEIGHT] = weight
         storage[VOTE] = self._stop.vote()
@@ -260,7 +229,7 @@ class WorkerRun:
         self.me.total_weight, votes = storage[: VOTE + 1].tolist()
         self._stop.count(votes)
 
-    def _apply(self, effect: Apply) -> None:
+    def _apply(self, effect: effects.Apply) -> None:
         me = self.me
         self.heartbeat.enter("apply")
         self.replica.apply(self.prepared.triggers.epoch(self.position.progress), effect.rate)
@@ -270,7 +239,7 @@ class WorkerRun:
         progress = me.clock if by_step else self.position.progress
         self._stepped(progress, self.replica.shards.total(me.clock - 1))
 
-    def _clock(self, _: Clock) -> None:
+    def _clock(self, _: effects.Clock) -> None:
         """The servers have said how many samples all workers have trained on since this one's last step."""
         me = self.me
         me.clock += 1
@@ -281,18 +250,18 @@ class WorkerRun:
         self.heartbeat.beat(self.me.clock)
         self.reporter.stepped(progress, samples, self._loss, self.recorder.now)
 
-    def _send(self, effect: Send) -> None:
+    def _send(self, effect: effects.Send) -> None:
         self.comm.send(effect.to.rank, effect.message)
         self.recorder.moved(message_bytes(effect.message), 0)
 
-    def _receive(self, _: Receive) -> tuple[Peer, Any]:
+    def _receive(self, _: effects.Receive) -> tuple[effects.Peer, Any]:
         envelope = self.comm.receive()
         self.recorder.answered(getattr(envelope.message, "held", 0.0))
         self.recorder.moved(0, message_bytes(envelope.message))
         return envelope.sender, envelope.message
 
     @torch.no_grad()
-    def _all_reduce(self, effect: AllReduce) -> None:
+    def _all_reduce(self, effect: effects.AllReduce) -> None:
         me, tensor = self.me, effect.tensor
         if self.comm.alone:
             me.total_weight = effect.weight
@@ -321,7 +290,7 @@ class WorkerRun:
             tensor.copy_(there)
         self.recorder.exchanged(*self.comm.traffic(there))
 
-    def _broadcast(self, effect: Broadcast) -> None:
+    def _broadcast(self, effect: effects.Broadcast) -> None:
         comm, tensor = self.comm, effect.tensor
         if comm.alone or not tensor.numel():
             return
@@ -374,6 +343,5 @@ class WorkerRun:
 
 
 def seed_device(device: torch.device, seed: int, rank: int) -> None:
-    """Give a worker its own stream of random numbers where it computes on a GPU; the CPU's is the replica's."""
     if device.type == "cuda":
         torch.cuda.manual_seed(stream_seed(seed, rank))

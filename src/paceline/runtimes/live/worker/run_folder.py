@@ -19,7 +19,7 @@ from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_config
 from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.worker.comm import SoloComm
-from paceline.runtimes.live.worker.drift import find_drift
+from paceline.runtimes.live.worker.recorder import find_drift
 from paceline.runtimes.live.worker.server_comm import ServerComm
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica
@@ -40,7 +40,6 @@ class HeldFolder:
     commits: Commits | None = None
     """The record of complete checkpoints; None for a worker that joined, which writes none."""
     workers: list[Any] = field(default_factory=list)
-    """Rank, host, node and pid of every worker that the run started with."""
     local: tuple[int, ...] = ()
     """The ranks of this host's workers, the first of which writes the commits."""
 
@@ -66,11 +65,7 @@ class HeldFolder:
 
 
 def hold_folder(comm: SoloComm, task: ProcessTask, name: str, owned: RunLock | None) -> HeldFolder:
-    """Make the run folder, or continue in the resumed one, together with the other workers, which all call this.
-
-    ``owned`` is the resumed folder's lock where this worker took it already. No worker writes before all have called
-    this: whatever is wrong with the run has been found by then.
-    """
+    """All workers call this, and none writes before. ``owned`` is the lock where this worker took it already."""
     info = task.info
     here = {"rank": info.rank, "host": info.host, "node": info.node_rank, "pid": os.getpid()}
     workers = comm.exchange(here)
@@ -136,7 +131,6 @@ def claim(folder: RunFolder, identity: RunIdentity, fill: Callable[[RunFolder], 
 
 
 def check_owner(folder: RunFolder, identity: RunIdentity) -> None:
-    """Refuse a run folder that belongs to another run."""
     found = read_config(folder).identity
     if found.run != identity.run:
         raise UsageError(
@@ -161,7 +155,6 @@ def recorded_time(folder: RunFolder, rank: int) -> tuple[TimeLedger, float, int]
 
 
 def snapshot(replica: Replica, me: Worker, position: Position, target: float | None) -> dict[str, Any]:
-    """Everything that ``restore`` needs; tensors and numbers only."""
     on_gpu = replica.device.type == "cuda"
     return {
         "replica": replica.state(),

@@ -8,9 +8,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -18,29 +17,17 @@ from torch import Tensor
 from paceline.errors import UsageError
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.launch_folder import write_servers
-from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo, file_stem
 from paceline.runtimes.live.run_store import MemberStore
 from paceline.runtimes.live.secret import Secret, wire_key
 from paceline.runtimes.live.timeouts import BEAT, CONNECTING, GRACE, STALLED
-from paceline.runtimes.live.wire import messages
+from paceline.runtimes.live.wire import encoding, messages
 from paceline.runtimes.live.wire.channel import (
-    Announce,
     Channel,
     Destination,
     MessageLimits,
     OtherVersion,
-    Packet,
     connect,
-)
-from paceline.runtimes.live.wire.encoding import (
-    MAX_REPLY,
-    MAX_TENSOR,
-    Accepted,
-    bytes_of,
-    new_memory,
-    pack,
-    unpack,
 )
 from paceline.runtimes.live.wire.noise import NotGenuine
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
@@ -48,90 +35,31 @@ from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.stopping import AT_SYNC_POINT, StopByVote
 from paceline.strategies.base import server_slices
 from paceline.strategies.effects import Peer
-from paceline.strategies.messages import MESSAGES, Model
+from paceline.strategies.messages import MESSAGES
 
 RUN = "served/run"
 """The store's key under which rank 0 describes the run to the servers."""
 _POLL = 0.25
-"""Seconds between checks whether the servers are still there."""
 
 
 def server_key(rank: int) -> str:
-    """The store's key under which a server describes itself."""
     return f"served/server-{rank}"
 
 
 class ServerLost(ConnectionError):
-    """A server does not answer any more."""
+    pass
 
 
 class Expelled(ConnectionError):
     """The servers have expelled this worker; the run continues without it."""
 
 
-class ServerConnection:
-    """One server as a worker reaches it. A lost connection is not replaced: messages may be lost with it."""
-
-    def __init__(
-        self, number: int, endpoint: str, secret: bytes, announce: Announce, limits: MessageLimits
-    ) -> None:
-        """ServerLost if there is no answer, and a UsageError where the secret or the version is wrong."""
-        self.number, self.endpoint = number, endpoint
-        self.shares = False
-        """Whether the server maps this worker's memory."""
-        self.down_at: float | None = None
-        """When the connection was lost, by the monotonic clock."""
-        try:
-            self.channel = connect(endpoint, secret, announce, limits)
-        except OtherVersion:
-            raise UsageError(
-                f"server {number} at {endpoint} runs another version of paceline; install the same on every host"
-            ) from None
-        except NotGenuine:
-            raise UsageError(
-                f"server {number} at {endpoint} does not accept this worker's secret; give the same "
-                "secret file on every host"
-            ) from None
-        except OSError as error:
-            raise self._lost(f"no connection within {CONNECTING:g} s ({error})") from None
-
-    def send(self, packet: Packet) -> None:
-        self.check(grace=0.0)
-        try:
-            self.channel.send(packet, 1, STALLED)
-        except OSError as error:
-            raise self._lost(str(error)) from None
-
-    def read(self) -> bool:
-        """Read what has arrived; False if this is the end of the connection."""
-        try:
-            self.channel.read()
-        except OSError:
-            self.down_at = time.monotonic()
-        return self.down_at is None
-
-    def check(self, grace: float = GRACE) -> None:
-        if self.down_at is not None and time.monotonic() - self.down_at >= grace:
-            raise self._lost("connection closed by peer")
-
-    def _lost(self, how: str) -> ServerLost:
-        return ServerLost(f"server {self.number} at {self.endpoint} is lost: {how}")
-
-    def close(self, end: float) -> None:
-        """Close once the server has closed too, or at ``end``: what it has not read could be lost otherwise."""
-        with suppress(OSError):
-            while self.down_at is None and (left := end - time.monotonic()) > 0:
-                self.channel.socket.settimeout(left)
-                if not self.channel.socket.recv(2**16):
-                    break
-        self.channel.close()
-
-
 class ServerClient:
     """Sends to all servers and receives from whichever answers first.
 
     Once a server's Welcome says that it maps the worker's memory, tensors that lie there do not travel. A Model is
-    received right into the parameters of ``memory``, so a worker must not use those while it waits for one.
+    received right into the parameters of ``memory``, so a worker must not use those while it waits for one. A lost
+    connection is not replaced: messages may be lost with it.
     """
 
     def __init__(
@@ -139,36 +67,62 @@ class ServerClient:
         secret: Secret,
         endpoints: Sequence[str],
         memory: SharedFlat,
-        *,
         patience: float = 60.0,
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``patience`` is how many seconds an answer may take; ``stop_requested`` goes to the servers with messages.
+        """``stop_requested`` goes to the servers with messages.
 
-        ServerLost if a server does not answer, and a UsageError where the secret is wrong.
+        ServerLost if a server does not answer, and a UsageError where the secret or the version is wrong.
         """
         self.stopping = False
-        """Whether the servers have announced that all workers stop."""
         self._memory, self._secret, self._endpoints = memory, wire_key(secret), endpoints
         self._patience, self._stop_requested = patience, stop_requested
         self._received: deque[Envelope] = deque()
         self._later: deque[Envelope] = deque()
         self._closing = threading.Event()
         self._heartbeat: threading.Thread | None = None
-        self.servers: list[ServerConnection] = []
+        self._channels: list[Channel] = []
+        self._down: dict[int, float] = {}
+        """When the connection to a server was lost."""
+        self._sharing: set[int] = set()
+        """The servers that map this worker's memory."""
         self._selector = selectors.DefaultSelector()
-        limits = MessageLimits(2 * MAX_REPLY, 2 * max(MAX_TENSOR, memory.params.nbytes))
         try:
-            for number, endpoint in enumerate(endpoints):
-                announce = partial(
-                    self._announce, number, server_slices(memory.params, len(endpoints))[number]
-                )
-                server = ServerConnection(number, endpoint, self._secret, announce, limits)
-                self.servers.append(server)
-                self._selector.register(server.channel.socket, selectors.EVENT_READ, server)
+            for server, shard in enumerate(server_slices(memory.params, len(endpoints))):
+                self._channels.append(self._connect(server, shard))
+                self._selector.register(self._channels[server].socket, selectors.EVENT_READ, server)
         except BaseException:
             self.close(0.0)
             raise
+
+    @property
+    def shares(self) -> bool:
+        return len(self._sharing) == len(self._endpoints)
+
+    def _connect(self, server: int, shard: Tensor) -> Channel:
+        """``shard`` is what the server keeps of this worker's parameters."""
+        where = f"server {server} at {self._endpoints[server]}"
+        in_place = shard.device.type == "cpu"
+        accepted = encoding.Accepted(kinds=messages.TO_WORKER, shard=shard, in_place=in_place)
+        limits = MessageLimits(
+            2 * encoding.MAX_REPLY, 2 * max(encoding.MAX_TENSOR, self._memory.params.nbytes)
+        )
+        try:
+            announce = partial(self._announce, server, accepted)
+            return connect(self._endpoints[server], self._secret, announce, limits)
+        except OtherVersion:
+            raise UsageError(
+                f"{where} runs another version of paceline; install the same on every host"
+            ) from None
+        except NotGenuine:
+            raise UsageError(
+                f"{where} does not accept this worker's secret; give the same secret file on every host"
+            ) from None
+        except OSError as error:
+            raise self._lost(server, f"no connection within {CONNECTING:g} s ({error})") from None
+
+    def _lost(self, server: int, how: str = "connection closed by peer") -> ServerLost:
+        return ServerLost(f"server {server} at {self._endpoints[server]} is lost: {how}")
 
     def start_heartbeat(self, rank: int) -> None:
         """Over connections of their own: while the process lives every server knows, whatever it is busy with."""
@@ -177,21 +131,31 @@ class ServerClient:
 
     def send(self, server: int, message: Any) -> None:
         """Send a message; its tensors must not change before the answer. ServerLost if that fails."""
-        connection = self.servers[server]
-        find = self._memory.find if connection.shares else lambda _: None
-        connection.send(pack(message, stop=self._stop_requested(), find=find))
+        if server in self._down:
+            raise self._lost(server)
+        find = self._memory.mapped.find if self._memory.mapped and server in self._sharing else lambda _: None
+        try:
+            self._channels[server].send(
+                encoding.pack(message, stop=self._stop_requested(), find=find), 1, STALLED
+            )
+        except OSError as error:
+            raise self._lost(server, str(error)) from None
 
     def receive(self, timeout: float) -> Envelope:
         """The next message of any server; TimeoutError if none arrives within ``timeout`` seconds."""
         end = time.monotonic() + timeout
         while not self._received:
-            for server in self.servers:
-                server.check()
-            left = end - time.monotonic()
-            if left <= 0:
+            now = time.monotonic()
+            for server, since in self._down.items():
+                if now - since > GRACE:
+                    raise self._lost(server)
+            if now >= end:
                 raise TimeoutError(f"no server has answered for {timeout:g} s")
-            for key, _ in self._selector.select(min(_POLL, left)):
-                if not key.data.read():
+            for key, _ in self._selector.select(min(_POLL, end - now)):
+                try:
+                    self._channels[key.data].read()
+                except OSError:
+                    self._down[key.data] = time.monotonic()
                     self._selector.unregister(key.fileobj)
         return self._received.popleft()
 
@@ -213,25 +177,32 @@ class ServerClient:
                 return envelope
             self._later.append(envelope)
 
+    def send_all(self, message: Any) -> None:
+        for server in range(len(self._channels)):
+            self.send(server, message)
+
     def ask_all(self, message: Any, kind: type) -> list[Any]:
-        """Send a message to all servers; return the answer of each, by rank."""
-        for server in self.servers:
-            self.send(server.number, message)
-        replies = [self.wait_for(kind) for _ in self.servers]
+        self.send_all(message)
+        replies = [self.wait_for(kind) for _ in self._channels]
         return [reply.message for reply in sorted(replies, key=lambda reply: reply.sender)]
 
     def close(self, linger: float = 1.0) -> None:
-        """Close, once what was sent has been read or after ``linger`` seconds."""
+        """Close once the servers have closed too, or after ``linger`` seconds: they may not have read all yet."""
         self._closing.set()
         if self._heartbeat is not None:
             self._heartbeat.join(BEAT)  # it may still be connecting
-        for server in self.servers:
+        for channel in self._channels:
             with suppress(OSError):
-                server.channel.socket.shutdown(socket.SHUT_WR)
+                channel.socket.shutdown(socket.SHUT_WR)
         end = time.monotonic() + linger
-        for server in self.servers:
-            server.close(end)
-        self.servers.clear()
+        for server, channel in enumerate(self._channels):
+            with suppress(OSError):
+                while server not in self._down and (left := end - time.monotonic()) > 0:
+                    channel.socket.settimeout(left)
+                    if not channel.socket.recv(2**16):
+                        break
+            channel.close()
+        self._channels.clear()
         self._selector.close()
 
     def __enter__(self) -> Self:
@@ -240,26 +211,20 @@ class ServerClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _announce(self, number: int, shard: Tensor, _: Channel, header: memoryview, size: int) -> Destination:
-        """Where a server's message is received; ``shard`` is what it keeps of this worker's parameters."""
-
-        def allocate(kind: type, length: int, dtype: torch.dtype) -> Tensor:
-            in_place = kind is Model and shard.device.type == "cpu"
-            return shard if in_place else new_memory(kind, length, dtype)
-
-        accepted = Accepted(kinds=messages.TO_WORKER, length=shard.numel(), dtype=shard.dtype)
-        sender = Peer("server", number)
-        envelope, body = unpack(header, size, accepted, sender, self._memory.mapped, allocate)
-
+    def _announce(
+        self, server: int, accepted: encoding.Accepted, _: Channel, header: memoryview, size: int
+    ) -> Destination:
         def take() -> None:
-            if isinstance(envelope.message, messages.Welcome):
-                self.servers[number].shares = envelope.message.shares
+            if isinstance(envelope.message, messages.Welcome) and envelope.message.shares:
+                self._sharing.add(server)
             self._received.append(envelope)
 
-        return Destination(bytes_of(body), take)
+        memory, sender = self._memory.mapped, Peer("server", server)
+        envelope, body = encoding.unpack(header, size, accepted, sender, memory)
+        return Destination(encoding.bytes_of(body), take)
 
     def _beat(self, rank: int) -> None:
-        alive = pack(messages.Alive(rank))
+        alive = encoding.pack(messages.Alive(rank))
         channels: list[Channel] = []
         for endpoint in self._endpoints:
             with suppress(OSError):  # the worker notices itself
@@ -282,28 +247,18 @@ class ServerComm(SoloComm):
     transport = "encrypted TCP"
     client: ServerClient
 
-    def __init__(self, rank: int, workers: int, run: str) -> None:
-        """Of a worker that joins: it has no store, and ``connect`` must come before anything else."""
+    def __init__(self, rank: int, workers: int, store: MemberStore | None = None) -> None:
+        """Documents go through the store until ``connect``; a worker that joins has none."""
         self.rank, self.workers, self.members = rank, workers, tuple(range(workers))
-        self.memory = SharedFlat(run)
-        self._store: MemberStore | None = None
-        self._connected = False
-
-    @classmethod
-    def at_start(cls, info: ProcessInfo, options: LiveOptions) -> "ServerComm":
-        """Of a worker that is there from the start: until it is connected, documents go through the store."""
-        comm = cls(info.rank, info.workers, info.launch.name if info.launch else str(info.port))
-        comm._store = MemberStore(info, timedelta(seconds=options.timeout))
-        return comm
+        self.memory = SharedFlat()
+        self._store, self._connected = store, False
 
     def servers(self, count: int) -> list[dict[str, Any]]:
-        """What every server says of itself; waits for them."""
         assert self._store is not None
         keys = [server_key(rank) for rank in range(count)]
         return [json.loads(text) for text in self._store.read(keys)]
 
     def open(self, info: ProcessInfo, patience: float, stop_requested: Callable[[], bool], run: Any) -> None:
-        """Describe the run to the servers, and connect to them."""
         assert self._store is not None
         endpoints = [server["endpoint"] for server in self.servers(info.servers)]
         if info.launch is not None:
@@ -311,7 +266,7 @@ class ServerComm(SoloComm):
         if self.rank == 0:
             self._store.set(RUN, json.dumps(run))
         self.connect(self._store.secret, endpoints, patience, stop_requested)
-        if all(server.shares for server in self.client.servers):
+        if self.client.shares:
             self.transport = "shm" if info.nodes == 1 else "shared memory and encrypted TCP"
 
     def connect(
@@ -321,10 +276,7 @@ class ServerComm(SoloComm):
         patience: float,
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Connect and be known to all servers as this rank; the heartbeats to them begin here."""
-        self.client = ServerClient(
-            secret, endpoints, self.memory, patience=patience, stop_requested=stop_requested
-        )
+        self.client = ServerClient(secret, endpoints, self.memory, patience, stop_requested)
         self._connected = True
         # Before all have answered: a server that does so first must not take the wait for the others for a death.
         self.client.start_heartbeat(self.rank)
@@ -365,7 +317,6 @@ class ServerComm(SoloComm):
         return tensor.nbytes, tensor.nbytes
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """In memory that servers on this host map."""
         return self.memory.zeros(length, dtype, device)
 
     def send(self, server: int, message: Any) -> None:
@@ -382,15 +333,11 @@ class ServerComm(SoloComm):
         replies = self.client.ask_all(messages.GetTotals(), messages.Reply)
         return [json.loads(reply.document) for reply in replies]
 
-    def finish(self, clock: int, how: str) -> None:
-        for server in self.client.servers:
-            self.client.send(server.number, messages.Goodbye(clock, how))
+    def finish(self, clock: int, how: Literal["finished", "left"]) -> None:
+        self.client.send_all(messages.Goodbye(self.rank, clock, how))
         self.client.close()
 
-    def leave(self) -> None:
-        self.abandon()
-
-    def abandon(self) -> None:
+    def close(self, *, failed: bool = False) -> None:  # noqa: ARG002
         """Close without a message: the servers notice."""
         if self._connected:
             self.client.close()

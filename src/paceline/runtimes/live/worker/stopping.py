@@ -8,7 +8,6 @@ from paceline.runtimes.live.run_store import RunStore
 from paceline.strategies.base import Worker
 
 _POLL = 0.5
-_POLL_SOON = 0.02
 _REQUESTED = "stop/requested"
 AT_ROUND = "stopping when this round ends, as asked; Ctrl-C again ends at once"
 AT_STEP = "stopping at the next step, as asked"
@@ -25,12 +24,11 @@ class StopByVote:
         sentence: str = AT_ROUND,
         decided: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``decided`` is for workers that need no votes: whether it is settled already that all stop here."""
+        """``decided`` is for workers that need no votes: whether it is settled already that all stop."""
         self._requested, self._note, self._sentence, self._decided = requested, note, sentence, decided
         self._agreed = self._noted = False
 
     def vote(self) -> float:
-        """What goes into the control element of this worker's next reduction."""
         return float(self._requested())
 
     def count(self, votes: float) -> None:
@@ -67,42 +65,28 @@ class StopAtStep(StopByVote):
     """
 
     def __init__(
-        self,
-        requested: Callable[[], bool],
-        note: Callable[[str], None],
-        *,
-        store: RunStore,
-        me: Worker,
-        patience: float,
+        self, requested: Callable[[], bool], note: Callable[[str], None], store: RunStore, me: Worker
     ) -> None:
-        """``patience`` is how many seconds a held worker waits for the other workers' posts."""
+        """A held worker waits for the other workers' posts until the store's timeout."""
         super().__init__(requested, note, AT_STEP)
-        self._store, self._me, self._patience = store, me, patience
-        self._changed = threading.Condition(threading.Lock())
+        self._store, self._me = store, me
+        self._holding = threading.Lock()
         self._hold: int | None = None
         self._target: int | None = None
-        self._lost: RuntimeError | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="stopping", daemon=True)
 
     def reached(self, clock: int) -> bool:
         """Whether this is the target; at its hold a worker waits until the target is known."""
-        if self._agreed:
-            self._note_once()
-            return True
-        with self._changed:
-            if self._hold is None:
-                return False
-            if self._hold == clock:
-                self._changed.wait_for(lambda: self._target is not None or self._lost, self._patience)
-                if self._lost:
-                    raise self._lost
-                if self._target is None:
-                    raise ConnectionError(
-                        f"a remote peer did not post within {self._patience:g} s where it can stop"
-                    )
+        with self._holding:
+            hold = self._hold
+        if hold is None and not self._agreed:
+            return False
         self._note_once()
-        return clock == self._target
+        if hold == clock and not self._agreed:
+            posts = self._store.read([_hold(rank) for rank in range(self._me.workers)])
+            self._target = max(map(int, posts))
+        return self._agreed or clock == self._target
 
     def _listen(self) -> None:
         try:
@@ -111,23 +95,13 @@ class StopAtStep(StopByVote):
                     self._store.set(_REQUESTED, "")
                 elif self._over.wait(_POLL):
                     return
-            self._agree()
-        except RuntimeError as error:  # the store is gone, and with it the process that keeps it
-            with self._changed:
-                self._lost = error
-                self._changed.notify_all()
-
-    def _agree(self) -> None:
-        with self._changed:  # the worker cannot pass the hold between the reading and the setting
-            self._hold = self._me.clock + 1
-        self._store.set(f"stop/hold-{self._me.rank}", str(self._hold))
-        names = [f"stop/hold-{rank}" for rank in range(self._me.workers)]
-        while (holds := self._store.peek(names)) is None:
-            if self._over.wait(_POLL_SOON):
-                return
-        with self._changed:
-            self._target = max(map(int, holds))
-            self._changed.notify_all()
+            with self._holding:  # the worker cannot pass the hold meanwhile, nor read before it is posted
+                self._hold = self._me.clock + 1
+                self._store.set(_hold(self._me.rank), str(self._hold))
+        except (
+            RuntimeError
+        ):  # the store is gone, and with it the process that keeps it: the worker notices too
+            return
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -136,3 +110,8 @@ class StopAtStep(StopByVote):
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(_POLL)
+
+
+def _hold(rank: int) -> str:
+    """The store's key of the step before which a worker holds."""
+    return f"stop/hold-{rank}"
