@@ -73,9 +73,9 @@ def _faster(series: StrategyPrediction) -> str:
     assert found is not None
     answer = f"Faster than one worker: {_one(last)}"
     if found.well.workers < last.workers and found.limit is not None:
-        answer += (
-            f", limited by {limit_words(found.limit)}; 80 % efficiency up to {_workers(found.well.workers)}"
-        )
+        answer += f", limited by {limit_words(found.limit)}"
+        if found.well.workers:
+            answer += f"; 80 % efficiency up to {_workers(found.well.workers)}"
     best = max(series.rows, key=lambda row: row.rate)
     if best.workers > 1 and best.rate > 1.02 * last.rate:
         answer += f"; fewer are faster: {_one(best)}"
