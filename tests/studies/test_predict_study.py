@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -39,6 +40,8 @@ from paceline.studies.predict.request import PredictRequest, parse_counts
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
 from paceline.studies.predict.setup import AS_DESCRIBED, Change, apply_change
 
+LINK = Link(bandwidth=1e9, latency=1e-5)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ByHand(PacelineModel):
@@ -50,7 +53,7 @@ class ByHand(PacelineModel):
     sheet: None = None
     compute: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(accumulate=1, typical=None))
     deployment: Deployment = Deployment(
-        layout=equal_hosts(Link(bandwidth=1e9, latency=1e-5), 8, lambda workers: MEMORY, ()),
+        layout=lambda workers, *_: equal_hosts(workers, 8, LINK, lambda many: MEMORY),
         most=10**6,
         words="a formula",
     )
@@ -392,21 +395,15 @@ PLAIN = (False, 0.0)
 SERVED = (True, 0.0)
 
 
-def alike(link: Link, per_host: int):
-    return equal_hosts(link, per_host, lambda workers: MEMORY, ())
-
-
 def test_hosts_fill_in_order_and_the_last_is_partly_used():
-    layout = alike(Link(bandwidth=1e9, latency=0.0), 4)
-    assert [host.workers for host in layout(10, *PLAIN).hosts] == [4, 4, 2]
-    assert [host.workers for host in layout(3, *PLAIN).hosts] == [3]
+    for workers, hosts in ((10, [4, 4, 2]), (3, [3])):
+        cluster = equal_hosts(workers, 4, LINK, lambda many: MEMORY)
+        assert [host.workers for host in cluster.hosts] == hosts
 
 
 def test_a_hundred_thousand_hosts_are_two_groups():
-    assert [group.count for group in alike(Link(bandwidth=1e9, latency=0.0), 4)(400_003, *PLAIN).groups] == [
-        100_000,
-        1,
-    ]
+    cluster = equal_hosts(400_003, 4, LINK, lambda many: MEMORY)
+    assert [group.count for group in cluster.groups] == [100_000, 1]
 
 
 def test_a_described_cluster_gives_its_first_workers_and_keeps_its_servers():
@@ -416,7 +413,7 @@ def test_a_described_cluster_gives_its_first_workers_and_keeps_its_servers():
         Host(name="b", link=link, workers=0, servers=1),
         Host(name="c", link=link, workers=2),
     )
-    layout = first_workers(Cluster.of(hosts))
+    layout = partial(first_workers, Cluster.of(hosts))
     assert [(host.name, host.workers) for host in layout(1, *SERVED).hosts] == [("a", 1), ("b", 0)]
     assert [host.name for host in layout(4, *PLAIN).hosts] == ["a", "c"], "no worker sends to servers"
 
@@ -430,7 +427,7 @@ def test_a_host_that_only_keeps_servers_is_no_second_host_of_workers_that_have_n
     model = find_model(words)
     keeper = Host(name="keeper", link=Link(bandwidth=1e6, latency=1e-3), workers=0, servers=1)
     whole = model.deployment.described.with_hosts((*model.deployment.described.hosts, keeper))
-    model = replace(model, deployment=replace(model.deployment, layout=first_workers(whole)))
+    model = replace(model, deployment=replace(model.deployment, layout=partial(first_workers, whole)))
     case = Case(strategy="all-reduce", workers=2, batch=8, samples=16)
     faster = case.with_link("inside", bandwidth=4.0)
     assert model.step(faster).seconds < model.step(case).seconds
@@ -481,7 +478,7 @@ def test_workers_of_a_measured_machine_talk_as_it_was_measured_and_compute_in_co
     profile = Profile(
         name="here", made="now", versions={}, machine={}, device={}, links=links, contention=(1.0, 1.5)
     )
-    layout = one_machine(profile)
+    layout = partial(one_machine, profile, "shm")
     (host,) = layout(2, *PLAIN).hosts
     assert (host.workers, host.inside.bandwidth, host.contention) == (2, 1e9, (1.0, 1.5))
     assert layout(2, *SERVED).hosts[0].inside.bandwidth == 2e9
@@ -499,7 +496,7 @@ def measured_across(*names: str) -> Profile:
 
 
 def test_workers_on_several_measured_machines_talk_over_the_network_that_was_measured():
-    layout = equal_machines(measured_across("network", "wire", "memory"), 2)
+    layout = partial(equal_machines, measured_across("network", "wire", "memory"), 2)
     cluster = layout(3, *PLAIN)
     assert [host.workers for host in cluster.hosts] == [2, 1]
     assert {(host.link.bandwidth, host.inside.bandwidth) for host in cluster.hosts} == {(1e8, 3e8)}

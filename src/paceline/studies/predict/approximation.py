@@ -22,7 +22,7 @@ from paceline.costs.topology import Topology
 from paceline.strategies.messages import HEADER
 from paceline.studies.predict.observe import updates_before_answering
 from paceline.studies.predict.prediction import PredictedStep
-from paceline.studies.predict.setup import Change, Setup, apply_change, mean_factor, slower
+from paceline.studies.predict.setup import Setup, mean_factor, slower, with_even_workers
 from paceline.studies.predict.simulation import COMPUTING, StepSample, by_groups, cycles_by_groups, mean_step
 
 POINTS = 4096
@@ -100,7 +100,7 @@ def _stretches(steps: Sequence[StepSample]) -> list[list[float]]:
 
 def approximate_rounds(setup: Setup) -> PredictedStep:
     """Synchronous rounds of workers that vary: longer by how much later the servers have all gradients."""
-    even = apply_change(replace(setup, jitter=0.0), Change(even=True))
+    even = with_even_workers(replace(setup, jitter=0.0))
     still = by_groups(even)
     parts, own = still.breakdown, mean_factor(setup.jitter)
     computing = parts.data + parts.forward + parts.backward

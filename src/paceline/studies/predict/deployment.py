@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from paceline.clusters.catalogue import NetworkSheet, find_device, find_network
 from paceline.clusters.cluster import CIPHER, MEMORY, Backend, Cluster, Host, HostGroup, Link, StepTimes
@@ -113,7 +114,7 @@ def _described(text: str, room: HostRoom | None) -> Deployment:
                 f"workers of host {group.name(0)!r} join or leave ({settings}); leave it out or use 'paceline simulate'"
             )
     return Deployment(
-        layout=first_workers(cluster),
+        layout=partial(first_workers, cluster),
         most=cluster.workers,
         words=f"as {cluster.name} describes them: {cluster}",
         jitter=cluster.times.jitter,
@@ -121,19 +122,15 @@ def _described(text: str, room: HostRoom | None) -> Deployment:
     )
 
 
-def first_workers(cluster: Cluster) -> Layout:
+def first_workers(cluster: Cluster, workers: int, served: bool, apart: float = 0.0) -> Cluster:  # noqa: ARG001
     """Hosts of a described cluster in their order, the last one partly used; those of servers where they are used."""
-
-    def layout(workers: int, served: bool, apart: float) -> Cluster:  # noqa: ARG001
-        kept, left = [], workers
-        for host in cluster.hosts:
-            taken = min(left, host.workers)
-            if taken or (served and host.servers):
-                kept.append(replace(host, workers=taken))
-            left -= taken
-        return cluster.with_hosts(tuple(kept))
-
-    return layout
+    kept, left = [], workers
+    for host in cluster.hosts:
+        taken = min(left, host.workers)
+        if taken or (served and host.servers):
+            kept.append(replace(host, workers=taken))
+        left -= taken
+    return cluster.with_hosts(tuple(kept))
 
 
 def _measured(request: PredictRequest, profile: Profile | None, room: HostRoom | None) -> Deployment:
@@ -156,7 +153,9 @@ def _measured(request: PredictRequest, profile: Profile | None, room: HostRoom |
         )
     here = MOST_HERE if room is None else room.workers
     return Deployment(
-        layout=equal_machines(profile, request.per_host or 1) if apart else one_machine(profile, backend),
+        layout=partial(equal_machines, profile, request.per_host or 1)
+        if apart
+        else partial(one_machine, profile, backend),
         most=MOST_WORKERS if apart else here,
         words=f"{fit.name} of {profile.name} as measured, {show_rate(fit.bandwidth)}, {show_seconds(fit.latency)}",
         network="as measured" if apart else "",
@@ -165,47 +164,34 @@ def _measured(request: PredictRequest, profile: Profile | None, room: HostRoom |
     )
 
 
-def one_machine(profile: Profile, backend: Backend = "shm") -> Layout:
+def one_machine(profile: Profile, backend: Backend, workers: int, served: bool, apart: float) -> Cluster:
     """Workers of the measured machine: through its memory, with servers by messages, with its contention."""
-
-    def layout(workers: int, served: bool, apart: float) -> Cluster:
-        names = AVERAGED[backend]
-        link = _link(_first_fit(profile, ("messages", *names) if served else names, workers))
-        contention = profile.contention_between(apart)
-        host = Host(
-            name=profile.name, link=link, inside=link, workers=workers, contention=contention, backend=backend
-        )
-        return Cluster.of((host,))
-
-    return layout
+    names = ("messages", *AVERAGED[backend]) if served else AVERAGED[backend]
+    link, contention = _link(_first_fit(profile, names, workers)), profile.contention_between(apart)
+    host = Host(
+        name=profile.name, link=link, inside=link, workers=workers, contention=contention, backend=backend
+    )
+    return Cluster.of((host,))
 
 
-def equal_machines(profile: Profile, per_host: int) -> Layout:
+def equal_machines(profile: Profile, per_host: int, workers: int, served: bool, apart: float) -> Cluster:
     """Hosts like the measured one on the measured network, whose link is as measured with as many workers."""
-
-    def layout(workers: int, served: bool, apart: float) -> Cluster:
-        link = _link(_first_fit(profile, ("wire", "network") if served else ("network",), workers))
-        inside = _link(_first_fit(profile, AVERAGED["shm"], per_host))
-        hosts = equal_hosts(link, per_host, lambda _: inside, profile.contention_between(apart))
-        return hosts(workers, served, apart)
-
-    return layout
+    link = _link(_first_fit(profile, ("wire", "network") if served else ("network",), workers))
+    inside = _link(_first_fit(profile, AVERAGED["shm"], per_host))
+    return equal_hosts(workers, per_host, link, lambda _: inside, profile.contention_between(apart))
 
 
 def equal_hosts(
-    link: Link, per_host: int, inside: Callable[[int], Link], contention: tuple[float, ...]
-) -> Layout:
+    workers: int, per_host: int, link: Link, inside: Callable[[int], Link], contention: tuple[float, ...] = ()
+) -> Cluster:
     """As many equal hosts as it takes, the last one partly used; ``inside`` is what the workers of a host share."""
 
     def host(workers: int) -> Host:
         return Host(name="host", link=link, workers=workers, inside=inside(workers), contention=contention)
 
-    def layout(workers: int, served: bool, apart: float) -> Cluster:  # noqa: ARG001
-        whole, rest = divmod(workers, per_host)
-        groups = [HostGroup(host(per_host), count=whole)] if whole else []
-        return Cluster(groups=(*groups, *([HostGroup(host(rest), first=whole)] if rest else [])))
-
-    return layout
+    whole, rest = divmod(workers, per_host)
+    groups = [HostGroup(host(per_host), count=whole)] if whole else []
+    return Cluster(groups=(*groups, *([HostGroup(host(rest), first=whole)] if rest else [])))
 
 
 def _first_fit(profile: Profile, names: tuple[str, ...], workers: int) -> LinkFit | None:
@@ -233,10 +219,11 @@ def _by_catalogue(request: PredictRequest, profile: Profile | None) -> Deploymen
         guessed = "" if request.inside else "no link inside is given, so "
         words.append(f"inside a host, {guessed}{shared if inside is None else _sheet_words(inside)}")
     return Deployment(
-        layout=equal_hosts(
-            Link.of(network),
+        layout=lambda workers, *_: equal_hosts(
+            workers,
             per_host,
-            lambda workers: MEMORY if inside is None else Link.of(inside, workers),
+            Link.of(network),
+            lambda many: MEMORY if inside is None else Link.of(inside, many),
             tuple(profile.contention) if profile else (),
         ),
         most=per_host if alone else MOST_WORKERS,
@@ -265,28 +252,21 @@ def at_their_speeds(
 ) -> Deployment:
     """Make hosts that name devices of the catalogue as fast as their sheets say; a stated speed multiplies."""
     cluster = deployment.described
-    named = (
-        [group for group in cluster.groups if group.host.device.sheet and group.workers] if cluster else []
-    )
+    groups = cluster.groups if cluster else ()
+    named = [group for group in groups if group.workers and group.host.device.sheet]
     if cluster is None or not named:
         return deployment
     if request.profile or request.times:
         raise UsageError(
             f"{named[0].name(0)} has device {named[0].host.device.name!r}, and another was measured; state a speed"
         )
-    base = compute.cost(batch).step.compute
-    sheets = {
-        group.host.device.sheet.name: group.host.device.sheet for group in named if group.host.device.sheet
-    }
-    speeds = {
-        name: base / compute.compute_on(roofline(request, sheet), batch) for name, sheet in sheets.items()
-    }
 
     def faster(host: Host) -> Host:
-        sheet = host.device.sheet
-        if sheet is None or not host.workers:
+        if host.device.sheet is None or not host.workers:
             return host
-        return replace(host, device=replace(host.device, speed=host.device.speed * speeds[sheet.name]))
+        there = compute.compute_on(roofline(request, host.device.sheet), batch)
+        speed = host.device.speed * (compute.cost(batch).step.compute / there)
+        return replace(host, device=replace(host.device, speed=speed))
 
     changed = cluster.map_hosts(faster)
-    return replace(deployment, layout=first_workers(changed), described=changed)
+    return replace(deployment, layout=partial(first_workers, changed), described=changed)
