@@ -86,8 +86,8 @@ class Sign:
     def encode(self, tensor: Tensor) -> Message:
         flat = tensor.reshape(-1)
         bits = pad((flat >= 0).to(torch.uint8), (0, -flat.numel() % BITS)).view(-1, BITS)
-        places = torch.arange(BITS, dtype=torch.uint8, device=flat.device)
-        packed = (bits << places).sum(dim=1, dtype=torch.uint8)
+        packed = bits << torch.arange(BITS, dtype=torch.uint8, device=flat.device)
+        packed = packed.sum(dim=1, dtype=torch.uint8)
         return flat.abs().mean().view(1), packed
 
     def decode(self, message: Message, shape: Sequence[int]) -> Tensor:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,27 +19,13 @@ from paceline.shm.operations import OPERATIONS, InvalidCall, Operation, operatio
 _HEADER = 320
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedSend:
-    """Elements of the tensor that go to another rank."""
+class PlannedMessage(NamedTuple):
+    """Elements of the tensor that go to another rank, or come from it; the rest is for those that come."""
 
     peer: int
     start: int
     stop: int
-
-    @property
-    def length(self) -> int:
-        return self.stop - self.start
-
-    def overlaps(self, others: Iterable["PlannedSend"]) -> bool:
-        return any(self.start < other.stop and other.start < self.stop for other in others)
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedReceive(PlannedSend):
-    """Elements that come from another rank."""
-
-    reduce: bool
+    reduce: bool = False
     aside: int | None = None
     """Where in the round's scratch space it arrives; None where it arrives in place."""
     early: bool = True
@@ -47,15 +33,23 @@ class PlannedReceive(PlannedSend):
     frees: tuple[int, ...] = ()
     """The messages of this rank, counted from its first, that must have left before its elements may change."""
 
+    @property
+    def length(self) -> int:
+        return self.stop - self.start
 
-@dataclass(frozen=True, slots=True)
-class RankRound:
-    incoming: tuple[PlannedReceive, ...]
-    outgoing: tuple[PlannedSend, ...]
+    def overlaps(self, others: Iterable["PlannedMessage"]) -> bool:
+        return any(self.start < other.stop and other.start < self.stop for other in others)
 
 
-@dataclass(frozen=True, slots=True)
-class RankPlan:
+Messages = tuple[PlannedMessage, ...]
+
+
+class RankRound(NamedTuple):
+    incoming: Messages
+    outgoing: Messages
+
+
+class RankPlan(NamedTuple):
     rounds: tuple[RankRound, ...]
     """Those in which the rank does something."""
     scratch: int
@@ -66,8 +60,8 @@ def plan_rank(schedule: Schedule, rank: int, length: int) -> RankPlan:
     """What ``rank`` does with ``length`` elements; empty messages are left out, as the other ends leave them out."""
     bounds = chunk_bounds(length, schedule.chunks)
     rounds: list[RankRound] = []
-    sent: dict[int, PlannedSend] = {}  # messages that may still be leaving, counted from the first
-    before: tuple[PlannedSend, ...] = ()  # what the round before reads and writes
+    sent: dict[int, PlannedMessage] = {}  # messages that may still be leaving, counted from the first
+    before: Messages = ()  # what the round before reads and writes
     count = scratch = 0
     for turn in schedule.each_round():
         taken, outgoing = _messages(turn, rank, bounds)
@@ -80,7 +74,7 @@ def plan_rank(schedule: Schedule, rank: int, length: int) -> RankPlan:
     return RankPlan(tuple(rounds), scratch)
 
 
-def _messages(turn: Round, rank: int, bounds: Ranks) -> tuple[list[PlannedReceive], tuple[PlannedSend, ...]]:
+def _messages(turn: Round, rank: int, bounds: Ranks) -> tuple[Messages, Messages]:
     mine = np.flatnonzero((turn.sources == rank) | (turn.targets == rank))
     peers = np.where(turn.sources == rank, turn.targets, turn.sources)[mine].tolist()
     starts, stops = bounds[turn.starts[mine]].tolist(), bounds[turn.stops[mine]].tolist()
@@ -88,18 +82,15 @@ def _messages(turn: Round, rank: int, bounds: Ranks) -> tuple[list[PlannedReceiv
     taken, sent = [], []
     for peer, start, stop, comes, reduce in zip(peers, starts, stops, received, reduces, strict=True):
         if start < stop and comes:
-            taken.append(PlannedReceive(peer, start, stop, reduce))
+            taken.append(PlannedMessage(peer, start, stop, reduce))
         elif start < stop:
-            sent.append(PlannedSend(peer, start, stop))
-    return taken, tuple(sent)
+            sent.append(PlannedMessage(peer, start, stop))
+    return tuple(taken), tuple(sent)
 
 
 def _place(
-    taken: Sequence[PlannedReceive],
-    outgoing: Sequence[PlannedSend],
-    before: Sequence[PlannedSend],
-    sent: dict[int, PlannedSend],
-) -> tuple[tuple[PlannedReceive, ...], int]:
+    taken: Messages, outgoing: Messages, before: Messages, sent: dict[int, PlannedMessage]
+) -> tuple[Messages, int]:
     """Decide where and when messages arrive, by which others are in their way; with the scratch space they need."""
     incoming, aside, late = [], 0, set()
     for one in taken:
@@ -112,7 +103,7 @@ def _place(
             if one.start <= sent[index].start and sent[index].stop <= one.stop:
                 del sent[index]
         where, early = None if in_place else aside, one.peer not in late
-        incoming.append(replace(one, aside=where, early=early, frees=frees))
+        incoming.append(one._replace(aside=where, early=early, frees=frees))
         aside += 0 if in_place else one.length
     return tuple(incoming), aside
 
@@ -173,12 +164,12 @@ class Execution:
                     pending[index] = self._transport.receive(self._place(received, number), received.peer)
         return pending
 
-    def _place(self, one: PlannedReceive, number: int) -> Tensor:
+    def _place(self, one: PlannedMessage, number: int) -> Tensor:
         if one.aside is None:
             return self._tensor[one.start : one.stop]
         return self._spaces[number % 2][one.aside : one.aside + one.length]
 
-    def _take(self, one: PlannedReceive, arrived: Tensor, operation: Operation) -> None:
+    def _take(self, one: PlannedMessage, arrived: Tensor, operation: Operation) -> None:
         self._settle(one.frees)
         mine = self._tensor[one.start : one.stop]
         if one.reduce:

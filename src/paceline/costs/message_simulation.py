@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
-from paceline.collectives.execute import PlannedReceive, RankPlan, plan_rank
+from paceline.collectives.execute import PlannedMessage, RankPlan, plan_rank
 from paceline.collectives.schedule import Schedule, pipelined
 from paceline.costs.network import FlowNetwork
 from paceline.costs.topology import Topology
@@ -148,7 +148,7 @@ class _MessageSimulation:
                 return
             self._combine(rank, incoming[state.taken])
 
-    def _combine(self, rank: int, one: PlannedReceive) -> None:
+    def _combine(self, rank: int, one: PlannedMessage) -> None:
         state = self._ranks[rank]
         state.busy = True
 

@@ -38,21 +38,11 @@ _NONSENSE = (
     SafetensorError,
 )
 """What a header that was never written by us can lead to."""
-_TYPES = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.uint16: "U16",
-    torch.uint32: "U32",
-    torch.uint64: "U64",
-    torch.int8: "I8",
-    torch.int16: "I16",
-    torch.int32: "I32",
-    torch.int64: "I64",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float64: "F64",
-    torch.complex64: "C64",
+_KINDS = {"U": ("uint", 8, 16, 32, 64), "I": ("int", 8, 16, 32, 64), "F": ("float", 16, 32, 64)}
+_TYPES = {torch.bool: "BOOL", torch.bfloat16: "BF16", torch.complex64: "C64"} | {
+    getattr(torch, f"{kind}{bits}"): f"{name}{bits}"
+    for name, (kind, *sizes) in _KINDS.items()
+    for bits in sizes
 }
 
 Role = Literal["rank", "server"]
@@ -63,7 +53,6 @@ class RunIdentity:
     """What all files of a run share."""
 
     run: str
-    """Drawn at random when the run began, 16 hexadecimal digits."""
     settings: str
     """SHA-256 of the settings that may not change when the run resumes."""
 
@@ -91,8 +80,7 @@ def new_run_id() -> str:
 def write_tensors(path: Path, tree: Tree, identity: FileIdentity | None = None) -> None:
     """Write a tree, and whose it is; ``path`` then holds all of it or, after any error, what it held before.
 
-    Keys are strings or whole numbers, and are read back as strings; tuples are read back as lists. Tensors on
-    any device are read back on the CPU, each in its own memory.
+    Keys are read back as strings, tuples as lists, and tensors on the CPU, each in its own memory.
     """
     assert sys.byteorder == "little"
     tensors: dict[str, Tensor] = {}
@@ -180,7 +168,6 @@ def _check_bytes(path: Path) -> dict[str, str]:
 
 
 def _encode(tree: Tree, name: str, tensors: dict[str, Tensor]) -> Any:
-    """The tree as JSON; its tensors are added to ``tensors`` by their paths in it."""
     match tree:
         case Tensor():
             return _add(tree, name or "tensor", tensors)

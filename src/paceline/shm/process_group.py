@@ -20,7 +20,7 @@ from paceline.shm.call import Call, Tensors, problem_with
 from paceline.shm.hierarchical_comm import HierarchicalComm
 from paceline.shm.local_comm import LocalComm
 from paceline.shm.operations import OPERATIONS, InvalidCall, find_operation, operation_name
-from paceline.shm.work_queue import QueuedWork, Task, WorkQueue
+from paceline.shm.work_queue import ShmWork, Task, WorkQueue
 
 Calls = Sequence[tuple[Tensors, Tensors]]
 """Outputs and inputs of each."""
@@ -143,8 +143,8 @@ class SharedMemoryGroup(ProcessGroup):
         problem = ""
         if op and op not in OPERATIONS:
             problem = f"shm has no {op}; choose one of: {', '.join(OPERATIONS)}"
-        for _, inputs in calls:
-            for tensor in (*changed, *inputs):
+        for outputs, inputs in calls:
+            for tensor in (*outputs, *inputs):
                 problem = problem or problem_with(tensor)
 
         def task() -> None:
@@ -225,9 +225,7 @@ class SharedMemoryGroup(ProcessGroup):
                 problem = problem_with(like)
             except (TypeError, RuntimeError) as error:
                 why = str(error).splitlines()[0]
-                problem = (
-                    f"zeros takes a length from 0 on and a torch.dtype, not {length!r} and {dtype}: {why}"
-                )
+                problem = f"zeros takes a length and a torch.dtype, not {length!r} and {dtype}: {why}"
             if problem:
                 self._refuse(InvalidCall(problem))
             made.append(self.comm.zeros(like))
@@ -237,7 +235,7 @@ class SharedMemoryGroup(ProcessGroup):
 
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> Work:
         tensor = _checked(tensors).contiguous()
-        return self._talk("send", to, 0, QueuedWork(lambda: self.comm.send(tensor, to, tag), list(tensors)))
+        return self._talk("send", to, 0, ShmWork(list(tensors), lambda: self.comm.send(tensor, to, tag)))
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Work:
         tensor = _checked(tensors)
@@ -251,13 +249,13 @@ class SharedMemoryGroup(ProcessGroup):
             if whole is not tensor:
                 tensor.copy_(whole)
 
-        work = QueuedWork(task, list(tensors), source)
+        work = ShmWork(list(tensors), task, source)
         return self._talk("recv", source, tag, work)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
         return self.recv(tensors, -1, tag)
 
-    def _talk(self, direction: str, partner: int, tag: int, work: QueuedWork) -> Work:
+    def _talk(self, direction: str, partner: int, tag: int, work: ShmWork) -> Work:
         """Leave a message to the thread for its partner; several threads may ask, and order is kept for each."""
         key = direction, partner, tag
         with self._choosing:

@@ -18,44 +18,25 @@ LINGER = 5.0
 """Seconds after which a thread without work ends."""
 
 
-class FinishedWork(Work):
-    """Work that was done before it was returned; made for every small collective, so it holds little."""
+_OVER = threading.Event()
+_OVER.set()
 
-    def __init__(self, result: list[Tensor]) -> None:
+
+class ShmWork(Work):
+    """Work that was done before it was returned, or that a thread will do, where its future is completed."""
+
+    def __init__(self, result: list[Tensor], task: Task | None = None, source: int = -1) -> None:
         super().__init__()
-        self._result = result
-
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: ARG002
-        return True
-
-    def is_completed(self) -> bool:
-        return True
-
-    def is_success(self) -> bool:
-        return True
-
-    def result(self) -> list[Tensor]:
-        return self._result
-
-    def get_future(self) -> Future[list[Tensor]]:
-        future: Future[list[Tensor]] = Future()
-        future.set_result(self._result)
-        return future
-
-
-class QueuedWork(FinishedWork):
-    """Work that a thread will do; its future is completed there."""
-
-    def __init__(self, task: Task, result: list[Tensor], source: int = -1) -> None:
-        super().__init__(result)
-        self._task = task
+        self._result, self._task = result, task
         self.source = source
         """Where a message came from; set by the task where it could have come from any rank."""
-        self._over = threading.Event()
+        self._over = threading.Event() if task else _OVER
         self._error: BaseException | None = None
-        self._future: Future[list[Tensor]] = Future()
+        self._future: Future[list[Tensor]] | None = Future() if task else None
 
     def run(self) -> None:
+        assert self._task is not None
+        assert self._future is not None
         try:
             with torch.no_grad():  # messages of tensors that want gradients
                 self._task()
@@ -84,12 +65,18 @@ class QueuedWork(FinishedWork):
     def exception(self) -> BaseException | None:
         return self._error
 
+    def result(self) -> list[Tensor]:
+        return self._result
+
     def source_rank(self) -> int:
         return self.source
 
     _source_rank = source_rank
 
     def get_future(self) -> Future[list[Tensor]]:
+        if self._future is None:
+            self._future = Future()
+            self._future.set_result(self._result)
         return self._future
 
 
@@ -98,9 +85,9 @@ class WorkQueue:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._queue: SimpleQueue[QueuedWork | None] = SimpleQueue()
+        self._queue: SimpleQueue[ShmWork | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._last: QueuedWork | None = None
+        self._last: ShmWork | None = None
         self._changing, self._turn = threading.Lock(), threading.Lock()
 
     @property
@@ -111,15 +98,15 @@ class WorkQueue:
         if self.idle:
             with self._turn:
                 task()
-            return FinishedWork(result)
+            return ShmWork(result)
         work = self.later(task, result)
         work.wait()
         return work
 
-    def later(self, task: Task, result: list[Tensor]) -> QueuedWork:
-        return self.add(QueuedWork(partial(self._alone, task), result))
+    def later(self, task: Task, result: list[Tensor]) -> ShmWork:
+        return self.add(ShmWork(result, partial(self._alone, task)))
 
-    def add(self, work: QueuedWork) -> QueuedWork:
+    def add(self, work: ShmWork) -> ShmWork:
         with self._changing:
             self._last = work
             self._queue.put(work)

@@ -1,5 +1,4 @@
 from dataclasses import dataclass
-from typing import ClassVar
 
 from paceline.strategies.base import Strategy, SyncPoint, Worker
 from paceline.strategies.effects import Apply, BucketedMean, Gradient, Program
@@ -14,11 +13,8 @@ class AllReduceSGD(Strategy):
     """Bytes sent at once; smaller hides more of the traffic behind backward, larger sends fewer messages."""
     first_bucket: Size = Size(2**20)
     """Bytes of the first bucket; smaller starts the traffic earlier."""
-    replicated: ClassVar[bool] = True
-
-    @property
-    def sync_point(self) -> SyncPoint:
-        return SyncPoint.EVERY_STEP
+    replicated = True
+    sync_point = SyncPoint.EVERY_STEP
 
     def worker(self, me: Worker) -> Program:  # noqa: ARG002
         averaged = Gradient(reduce=BucketedMean(first_bucket=int(self.first_bucket), bucket=int(self.bucket)))

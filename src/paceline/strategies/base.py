@@ -23,21 +23,17 @@ class Worker:
     params: Tensor
     """The flat parameters; a program may read and write them."""
     grad: Tensor
-    """The flat gradient of the last mini-batch."""
     buffers: Tensor
     """The flat floating-point buffers, batch-norm statistics for one; empty where a model has none."""
     clock: int = 0
-    """Steps finished."""
     now: float = 0.0
     """Seconds since the run began, as of the last effect."""
     samples: int = 0
-    """Samples in the last mini-batch."""
     samples_since_sync: int = 0
     """Samples since ``params`` were last reduced."""
     total_weight: float = 0.0
     """The sum of the weights in the last reduction."""
     servers: int = 0
-    """How many servers keep the parameters, a slice each."""
     seen: int = 0
     """Samples that all workers together have trained on, as of server 0's last answer."""
     seen_at_sync: int = 0
@@ -60,7 +56,6 @@ class Server:
     grad: Tensor
     """What the next ``Apply`` moves along; the program fills it."""
     version: int = 0
-    """Updates so far."""
     seen: int = 0
     """Samples in the updates so far."""
     seen_at_sync: int = 0
@@ -72,7 +67,6 @@ class Server:
 
 
 def server_slices(vector: Tensor, servers: int) -> tuple[Tensor, ...]:
-    """The slice of a flat vector that each server keeps: all of almost the same length, in order."""
     return vector.tensor_split(servers)
 
 
@@ -97,15 +91,11 @@ class Strategy(Protocol):
     """How workers agree. A frozen, keyword-only dataclass that inherits from this; its fields are its settings."""
 
     replicated: ClassVar[bool] = False
-    """Whether all workers hold the same parameters, to the last bit, whenever they ask for a gradient.
-
-    A run then compares them from time to time, and fails where one worker has drifted.
-    """
+    """Whether all workers hold equal parameters, to the last bit, whenever they ask for a gradient; it is checked."""
 
     @property
     @abstractmethod
-    def sync_point(self) -> SyncPoint:
-        """When the workers can act together."""
+    def sync_point(self) -> SyncPoint: ...
 
     @property
     def least_workers(self) -> int:

@@ -41,7 +41,6 @@ class Quorum:
         return None if self.backup else 0.0
 
     def allows(self, clock: int, slowest: int, active: int, waiting: int) -> bool:  # noqa: ARG002
-        """All waiting workers proceed at once."""
         return waiting >= max(1, active - self.backup)
 
 
@@ -92,7 +91,6 @@ class Gate:
         state.waiting, state.paused, state.syncing = True, False, False
 
     def release(self, worker: int) -> None:
-        """Let a worker proceed at once, whatever the rule says."""
         self._state(worker).waiting = False
         self._released.add(worker)
 
@@ -102,12 +100,10 @@ class Gate:
         state.waiting, state.paused, state.syncing = False, True, True
 
     def resume(self, worker: int) -> None:
-        """A paused worker is active again, and proceeds at once."""
         self._state(worker).paused = False
         self._released.add(worker)
 
     def leave(self, worker: int) -> None:
-        """Forget a worker, in whatever state it was."""
         self.workers.pop(worker, None)
         self._missing.discard(worker)
         self._joining.discard(worker)

@@ -36,9 +36,7 @@ class ParameterServer(Strategy):
     scaled: bool = True
     """Use k/n of the rate for an update from k of n workers, so that a sample moves the model as far as under ps."""
 
-    @property
-    def sync_point(self) -> SyncPoint:
-        return SyncPoint.ON_REQUEST
+    sync_point = SyncPoint.ON_REQUEST
 
     @property
     def staleness_bound(self) -> float | None:
@@ -169,6 +167,7 @@ class Asynchronous(ParameterServer):
 
     every: float = 0.0
     """Seconds between updates: 0 updates with every gradient, more collects all gradients in between."""
+    rule = StalenessBound(inf)
 
     def __post_init__(self) -> None:
         if self.every and not MIN_INTERVAL <= self.every < inf:
@@ -176,10 +175,6 @@ class Asynchronous(ParameterServer):
                 f"every={self.every:g} is out of range: give at least {MIN_INTERVAL:g} seconds between updates, "
                 "or 0 to update with every gradient"
             )
-
-    @property
-    def rule(self) -> ConsistencyRule:
-        return StalenessBound(inf)
 
     def server(self, me: Server) -> Program:
         """Update with every gradient, or at intervals with all that have arrived."""

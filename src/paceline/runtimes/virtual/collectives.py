@@ -3,13 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
 
 from paceline.collectives.traffic import broadcast_bytes, plan_buckets
 from paceline.costs.collectives import AllReduceCosts, Price, through_server, tree_broadcast
 from paceline.errors import RunFailed
 from paceline.runtimes.flat import CONTROL
-from paceline.runtimes.virtual.compute import broadcast, reduce_into_all
 from paceline.runtimes.virtual.node import Node, describe
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.runtimes.virtual.timeline import Interval, run_transfers
@@ -173,7 +175,8 @@ class VirtualCollectives:
         run_transfers(self._simulation.timeline, transfers, partial(self._end_gradients, buckets, last))
 
     def _end_gradients(self, buckets: BucketPrices, last: float, intervals: Sequence[Interval]) -> None:
-        reduce_into_all([worker.me.grad for worker in self._members], (), "sum")
+        if self._members[0].replica is not None:
+            reduce_into_all([worker.me.grad for worker in self._members], (), "sum")
         end = intervals[-1][1]
         total = float(sum([worker.me.samples for worker in self._members]))
         # The last bucket begins when the slowest backward is over, so a single one hides behind nothing.
@@ -236,3 +239,27 @@ def _overlaps(intervals: Sequence[Interval], begun: float, ended: float) -> tupl
     cut = [(max(start, begun), min(stop, ended)) for start, stop in intervals]
     found = [(start, stop) for start, stop in cut if stop > start]
     return found, sum(stop - start for start, stop in found)
+
+
+@torch.no_grad()
+def reduce_into_all(tensors: Sequence[Tensor], weights: Sequence[float], op: Literal["mean", "sum"]) -> None:
+    """Weigh, add up in rank order, divide: in the live runtime's order, so that both agree to the last bit."""
+    first, *others = tensors
+    if not others or first.is_meta:
+        return
+    if op == "mean":
+        for tensor, weight in zip(tensors, weights, strict=True):
+            tensor.mul_(weight)
+    for tensor in others:
+        first.add_(tensor)
+    if op == "mean" and sum(weights) != 1.0:
+        first.div_(sum(weights))
+    for tensor in others:
+        tensor.copy_(first)
+
+
+@torch.no_grad()
+def broadcast(tensors: Sequence[Tensor], root: int) -> None:
+    for rank, tensor in enumerate(tensors):
+        if rank != root and not tensor.is_meta:
+            tensor.copy_(tensors[root])

@@ -87,14 +87,16 @@ class StepLedger:
 
     def close(self, clock: int) -> None:
         """Count what is open and begin anew; what holds nothing is not recorded."""
-        traffic = self.sent, self.received
-        if self.record is not None and (self._spans or any(traffic) or self.is_step):
-            samples = self.samples if self.is_step else 0
-            self.record(StepRecord(clock, samples, self._spans, self._hidden, *traffic, is_step=self.is_step))
-        if self.is_step:
-            self.times.add_step(self.seconds, self.hidden, *traffic, self.samples)
+        sent, received, is_step = self.sent, self.received, self.is_step
+        if self.record is not None and (self._spans or sent or received or is_step):
+            samples = self.samples if is_step else 0
+            self.record(
+                StepRecord(clock, samples, self._spans, self._hidden, sent, received, is_step=is_step)
+            )
+        if is_step:
+            self.times.add_step(self.seconds, self.hidden, sent, received, self.samples)
         else:
-            self.times.add_outside(self.seconds, *traffic)
+            self.times.add_outside(self.seconds, sent, received)
         self._open(clock)
 
     def _note(self, kind: int, start: float, length: float) -> None:

@@ -1,11 +1,13 @@
-"""What a job weighs, without its weights."""
+"""What a job weighs, without its weights, and tensors that only have a size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from paceline.collectives.traffic import Bucket
 from paceline.costs.compression import UNCOMPRESSED, Compression
@@ -80,3 +82,34 @@ class JobShape:
             return tuple(elements / self.size for elements in done)
         full = (max(self.ready[index] for index in bucket.parameters) for bucket in buckets[:-1])
         return (*accumulate(full, max), 1.0)
+
+
+class SizeOnlyTensor(Tensor):
+    """A vector on torch's meta device with which strategies compute at no cost.
+
+    Torch infers the shape of every result anew, in Python; here it is known that no result is looked at.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    def _unchanged(self, *_: Any, **__: Any) -> Self:
+        return self
+
+    add_ = sub_ = mul_ = div_ = zero_ = copy_ = _unchanged
+
+    def clone(self, *_: Any, **__: Any) -> Tensor:
+        """Another object: what is sent is told apart by identity."""
+        return sizes_only(self.numel(), self.dtype)
+
+    def tensor_split(self, sections: int) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return _split(self.numel(), self.dtype, sections)
+
+
+def sizes_only(elements: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(elements, dtype=dtype, device="meta").as_subclass(SizeOnlyTensor)
+
+
+@cache
+def _split(elements: int, dtype: torch.dtype, sections: int) -> tuple[Tensor, ...]:
+    split = torch.empty(elements, device="meta").tensor_split(sections)
+    return tuple(sizes_only(part.numel(), dtype) for part in split)

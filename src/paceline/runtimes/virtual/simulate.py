@@ -140,7 +140,7 @@ class VirtualEngine:
                 self._running -= 1
 
     def _work(self, node: Node) -> None:
-        send, ledger = node.program.send, node.ledger
+        send, ledger, me = node.program.send, node.ledger, node.me
         answer, effect = node.answer, node.postponed
         node.answer = node.postponed = None
         if effect is not None and self._gradient(node, effect):
@@ -150,19 +150,23 @@ class VirtualEngine:
                 effect = send(answer)
             except StopIteration as end:
                 node.ending = end.value
-                ledger.close(node.me.clock)
-                self._leave(node, "finished", node.me.now)
+                ledger.close(me.clock)
+                self._leave(node, "finished", me.now)
                 return
             answer = None
             kind = type(effect)
             if kind is Gradient:
-                if self._begin_step(node, effect):
+                ledger.close(me.clock)
+                if self._share_buffers or me.clock >= node.steps:
+                    self._hold_back(node, effect)
+                    return
+                if self._gradient(node, effect):
                     return
             elif kind is Apply:
                 self._apply(node, effect)
             else:
                 if node.session.at_sync_point and ledger.is_step:  # type: ignore[union-attr]
-                    ledger.close(node.me.clock)
+                    ledger.close(me.clock)
                 if self._effects[kind](node, effect):
                     return
                 answer, node.answer = node.answer, None
@@ -194,18 +198,15 @@ class VirtualEngine:
         self._transport.note(node, Updated(me.now, me.version, effect.gradients))
         return False
 
-    def _begin_step(self, node: Node, effect: Gradient) -> bool:
-        clock = node.me.clock
-        node.ledger.close(clock)
-        if clock >= node.steps:  # all that its host allows
+    def _hold_back(self, node: Node, effect: Gradient) -> None:
+        """Leave after all steps that the host allows, or take over rank 0's buffers before the gradient."""
+        if node.me.clock >= node.steps:
             node.program.close()
             node.ending = "left"
             self._leave(node, "left", node.me.now)
-            return True
-        if self._share_buffers:
+        else:
             node.postponed = effect
-            return self._collectives.join(node, Broadcast(node.me.buffers))
-        return self._gradient(node, effect)
+            self._collectives.join(node, Broadcast(node.me.buffers))
 
     def _gradient(self, node: Node, effect: Gradient) -> bool:
         me, ledger, reduce = node.me, node.ledger, effect.reduce

@@ -22,10 +22,9 @@ from paceline.runtimes.prepare import check_buffers, server_count
 from paceline.runtimes.replica import ParameterShard, Replica
 from paceline.runtimes.session import Position, Session
 from paceline.runtimes.settings import Settings, Triggers
-from paceline.runtimes.virtual.compute import sizes_only
 from paceline.runtimes.virtual.node import Node, StepLedger
 from paceline.runtimes.virtual.recording import SimulationRecorder
-from paceline.runtimes.virtual.shape import JobShape
+from paceline.runtimes.virtual.shape import JobShape, sizes_only
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.specs import shorten
 from paceline.strategies import STRATEGIES, build_strategy
@@ -91,10 +90,8 @@ class Simulation:
             self.topology = Topology(cluster.encrypted(server_groups) if servers else cluster)
         self._job = replace(job, loader_workers=0) if gradients and isinstance(job, Job) else None
         """What is computed; None where only time is simulated."""
-        self._vector, self._buffers = (
-            sizes_only(self.shape.size, self.shape.dtype),
-            sizes_only(self.shape.buffers),
-        )
+        self._vector = sizes_only(self.shape.size, self.shape.dtype)
+        self._buffers = sizes_only(self.shape.buffers)
         self._rows: list[MetricsRow] = []
         self.timeline = Timeline(FlowNetwork(self.topology.capacities))
         self.workers: Sequence[Node] = [self._worker(*one) for one in enumerate(self.topology.workers)]

@@ -1,13 +1,16 @@
 """Messages in virtual time: how they travel, what they cost, and what the servers' logs say of them."""
 
+import dataclasses
 from collections import defaultdict, deque
 from functools import cache, partial
+from typing import Any
+
+from torch import Tensor
 
 from paceline.errors import RunFailed
 from paceline.records.servers import Entry, Received, Ticked
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.virtual.collectives import VirtualCollectives
-from paceline.runtimes.virtual.compute import copy_message
 from paceline.runtimes.virtual.node import COMMUNICATE, WAIT, Node, explain_deadlock
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.strategies.effects import Peer, Receive, Send
@@ -177,3 +180,13 @@ def _count_receipt(node: Node, envelope: Envelope) -> None:
         ledger.span(WAIT, since, begun - since)
         ledger.span(COMMUNICATE, begun, arrived - begun)
         me.now = arrived
+
+
+def copy_message(message: Any) -> Any:
+    """The message as it is now: its sender may change its tensors later."""
+    tensors = {
+        field.name: value.clone()
+        for field in dataclasses.fields(message)
+        if isinstance(value := getattr(message, field.name), Tensor)
+    }
+    return dataclasses.replace(message, **tensors) if tensors else message
