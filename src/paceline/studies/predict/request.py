@@ -155,10 +155,10 @@ class PredictRequest:
             )
         if self.backend is not None and (self.profile is None or self.network or self.cluster):
             raise UsageError(
-                f"backend {self.backend} is for workers that share a measured machine; give a profile or leave it out"
+                f"backend {self.backend} is for a measured machine: give a profile, and neither network nor cluster"
             )
         for name in ("ppp_comp", "ppp_comm"):
-            if self._has(name) and self.cost_model != "paleo":
+            if getattr(self, name) is not None and self.cost_model != "paleo":
                 raise UsageError(
                     f"{self._shown(name)} is one of Paleo's model; choose cost model paleo or leave it out"
                 )
