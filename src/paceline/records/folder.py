@@ -89,7 +89,6 @@ def _numbered(folder: Path, prefix: str, suffix: str = "") -> dict[int, Path]:
 _NAME = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9_][A-Za-z0-9._-]{0,39}-[a-z0-9]{4}")
 
 Fill = Callable[[RunFolder], None]
-"""Writes what a new run folder holds from its first moment on."""
 
 
 def new_folder_name(name: str, utc: datetime) -> str:

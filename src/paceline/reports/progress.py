@@ -38,7 +38,6 @@ class Screen:
         """What takes time begins now."""
         self.begun = time.monotonic()
         self.due = self.begun + self._every
-        """When the progress is to be shown next, by the monotonic clock."""
 
     @property
     def _every(self) -> float:
@@ -232,7 +231,6 @@ def _call_each(functions: Sequence[Callable[..., None]], *arguments: Any) -> Non
 
 
 _TRANSPORTS = {"shm": "shared memory"}
-"""What people call a backend, where it is not its name."""
 
 
 def header(run: Started) -> list[str]:

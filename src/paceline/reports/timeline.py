@@ -8,7 +8,6 @@ from paceline.records.summary import Summary
 from paceline.reports.text import counted
 
 MOST = 24
-"""Updates up to which a run is shown one by one."""
 
 
 def is_short(summary: Summary) -> bool:
@@ -28,7 +27,6 @@ class Distance:
     updates: int
     sequential: int
     astray: int
-    """Updates whose gradient may be another one than the sequential run's."""
 
     @property
     def bound(self) -> int:

@@ -10,7 +10,7 @@ from time import monotonic
 import torch
 from torch import Tensor
 
-from paceline.shm.barrier import HAS_LEFT, LINE, MASK, WORD, Barrier, PeerLost, Peers, address_of, wake
+from paceline.shm.barrier import HAS_LEFT, LINE, MASK, Barrier, PeerLost, Peers, Words
 from paceline.shm.call import DTYPES, ELSEWHERE
 from paceline.shm.operations import InvalidCall
 from paceline.shm.segment import PAGE
@@ -27,7 +27,7 @@ BUDGET = 2**18
 SMALLEST = 2**12
 _HEADER = Struct("<qqq")
 """The message's tag, type and bytes, in a line in front of a slot's data."""
-_FILLED, _EMPTIED = 0, LINE // WORD
+_FILLED, _EMPTIED = 0, 1
 """The word that the sender writes, and that of the receiver: how many slots were filled, and emptied."""
 
 
@@ -45,8 +45,7 @@ class Mailbox:
     def __init__(self, memory: mmap, start: int, peers: Peers, other: int) -> None:
         self._memory, self._peers, self._other = memory, peers, other
         self._capacity = size = slot_bytes(peers.size)
-        self._words = memoryview(memory)[start : start + 2 * LINE].cast("I")
-        self._address = address_of(memory) + start
+        self._words = Words(memory, start, 2)
         self._starts = [start + 2 * LINE + turn * (LINE + size) for turn in range(2)]
         whole = torch.frombuffer(memory, dtype=torch.uint8)
         self._slots = [whole[at + LINE : at + LINE + size] for at in self._starts]
@@ -58,12 +57,11 @@ class Mailbox:
 
     def _wait(self, word: int, ready: Callable[[], bool], doing: str) -> None:
         awaits = lambda rank: rank == self._other and not ready()  # noqa: E731
-        self._peers.wait(self._words, word, self._address, awaits, self._other, doing)
+        self._peers.wait(self._words, word, awaits, self._other, doing)
 
     def _advance(self, word: int) -> None:
         self._count += 1
-        self._words[word] = self._count & MASK
-        wake(self._address + word * WORD)
+        self._words.write(word, self._count)
 
     def send(self, tensor: Tensor, tag: int) -> None:
         """Return when the tensor has left; the other rank need not have taken all of it."""

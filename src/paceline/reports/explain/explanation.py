@@ -62,7 +62,7 @@ class ExplainedRound:
         return any(m.target == rank and m.start <= chunk < m.stop for m in self.messages)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """A collective on values, from what each rank begins with to what all end with."""
 
@@ -110,15 +110,8 @@ def explain(request: ExplainRequest, limits: DisplayLimits) -> Explanation:
     if request.op == "mean" and len(hosts) > 1:
         means = tuple(tuple(value / len(hosts) for value in row) for row in last.values)
         steps.append(ExplainedRound("finish", 1, 1, (), last, RankValues(means, last.parts)))
-    return Explanation(
-        schedule=schedule,
-        hosts=hosts,
-        op=request.op,
-        segments=schedule.chunks // whole.chunks,
-        bounds=bounds,
-        start=start,
-        steps=tuple(steps),
-    )
+    segments = schedule.chunks // whole.chunks
+    return Explanation(schedule, hosts, request.op, segments, bounds, start, tuple(steps))
 
 
 def _steps(schedule: Schedule, op: str, start: RankValues, bounds: Sequence[int]) -> Iterator[ExplainedRound]:
@@ -132,23 +125,20 @@ def _steps(schedule: Schedule, op: str, start: RankValues, bounds: Sequence[int]
                 sent = before.values[source][bounds[first] : bounds[stop]]
                 how = "reduce" if reduces else "replace"
                 messages.append(ShownMessage(source, target, first, stop, how, sent))
-            after = _after(messages, before, OPERATIONS[op], bounds)
+            after = _after(messages, before, op, bounds)
             yield ExplainedRound(phase, place, len(rounds), tuple(messages), before, after)
             before = after
 
 
 def _after(
-    messages: Sequence[ShownMessage],
-    before: RankValues,
-    of_two: Callable[[float, float], float],
-    bounds: Sequence[int],
+    messages: Sequence[ShownMessage], before: RankValues, op: str, bounds: Sequence[int]
 ) -> RankValues:
     values, parts = [list(row) for row in before.values], [list(row) for row in before.parts]
     for sent in messages:
         mine = slice(bounds[sent.start], bounds[sent.stop])
         held = values[sent.target]
         reduces = sent.on_receive == "reduce"
-        held[mine] = map(of_two, held[mine], sent.values) if reduces else sent.values
+        held[mine] = map(OPERATIONS[op], held[mine], sent.values) if reduces else sent.values
         for chunk in range(sent.start, sent.stop):
             arrived, kept = before.parts[sent.source][chunk], parts[sent.target][chunk]
             parts[sent.target][chunk] = tuple(sorted({*kept, *arrived})) if reduces else arrived

@@ -56,7 +56,7 @@ def _step(explanation: Explanation, step: ExplainedRound, number: int) -> dict[s
         "phase": step.phase,
         "title": sentences.title(step),
         "sentence": sentences.sentence(explanation, step),
-        "progress": sentences.progress(explanation, step),
+        "progress": sentences.progress(step),
         "messages": [asdict(message) for message in step.messages],
         "received": [
             {"target": target, "text": f"p{target} {text}"}

@@ -32,7 +32,7 @@ def explanation_lines(explanation: Explanation, width: int = PLAIN_WIDTH) -> Ite
             said = now
         yield from table
         if step.messages:
-            yield Text(f"{GAP}{sentences.progress(explanation, step)}", QUIET)
+            yield Text(f"{GAP}{sentences.progress(step)}", QUIET)
     yield Text()
     yield Text.assemble(
         ("result", STRONG), f" ({explanation.op}): ", (sentences.result(explanation), FINISHED)

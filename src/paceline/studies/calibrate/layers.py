@@ -19,7 +19,6 @@ from paceline.jobs.optimizers import Sgd
 from paceline.studies.calibrate.images import log_uniform
 
 FEWEST = 2**9
-"""Elements of a layer's input."""
 
 Call = Callable[[Any, Tensor], Any]
 

@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from paceline.costs.features import DevicePeaks
-from paceline.costs.fitted import PAGE
+from paceline.costs.fitted import PAGE, DevicePeaks
 from paceline.costs.trace.operator import PHASES, Operator
 from paceline.costs.trace.recorder import OperatorRecorder
-from paceline.costs.trace.step import TracedStep
+from paceline.costs.trace.trace import TracedStep
 from paceline.jobs.job import Job, Traceable
 from paceline.jobs.step import StepHooks, StepPhase
 from paceline.records.spans import StepBreakdown
@@ -27,7 +26,6 @@ from paceline.runtimes.live.wire.channel import RECORD
 from paceline.runtimes.live.wire.noise import TAG, Cipher
 
 ENOUGH = 0.04
-"""Seconds after which steps need not be run more often."""
 MOST_STEPS = 12
 CIPHER_RECORDS = 256
 """Of 256 KiB: more than a processor's caches hold, as gradients are."""
