@@ -142,7 +142,7 @@ def test_paleo_prints_its_own_table(capsys):
             "both say how workers are connected",
         ),
         ("mlp --device a100 --cluster hosts=4 --workers 8", "do not fit the cluster, which has 4"),
-        ("mlp --device a100 --cluster 'hosts=4,forward=1 ms'", "states how long a step takes"),
+        ("mlp --device a100 --cluster 'hosts=4,forward=1 ms,backward=2 ms'", "states how long a step takes"),
         ("mlp --device a100 --cluster 'hosts=4,bandwidth=-1 Gbit/s'", "bandwidth"),
         ("mlp --device a100 --input 3x0x2", "is not a shape"),
         ("mlp --device a100 --input 3x1234567890", "at most 9 digits"),

@@ -201,7 +201,7 @@ class ServedLoad:
     def exchange(self, place: int) -> float:
         """A worker's push, the servers' answer and its way back, with no other worker under way."""
         compression = self.setup.shape.compression
-        coding = sum(compression.encode(shard) + compression.decode(shard) for shard in self.shards)
+        coding = sum(map(compression.coding, self.shards))
         return self._one_way(place, self.pushes) + self._one_way(place, self.models) + coding + self.answer
 
     def _one_way(self, place: int, sizes: list[int]) -> float:
