@@ -12,22 +12,16 @@ from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.trace import trace_function
 
 PIECE = 2**30
-"""Numbers of a gradient that are encoded at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compression:
-    """A codec on one model and one device; its bytes and its time are spread evenly over the model's bytes.
-
-    The default is no codec.
-    """
+    """A codec on one model and one device; its bytes and its time are spread evenly over the model's bytes."""
 
     sums: bool = True
-    """As the codec's: whether its messages can be added."""
     ratio: float = 1.0
-    """Bytes sent for a byte of the gradient."""
+    """Bytes sent for a byte of the gradient; the rates are of such a byte too."""
     encode_rate: float = 0.0
-    """Seconds a byte of the gradient."""
     decode_rate: float = 0.0
     held_rate: float = 0.0
     """Bytes of memory a byte of the gradient that encoding or decoding takes, message and result included."""
@@ -36,11 +30,9 @@ class Compression:
         """Bytes sent for ``size``, at least one element; a codec may send more than it was given."""
         return max(element, round(size * self.ratio)) if size else 0
 
-    def encode(self, size: int) -> float:
-        return size * self.encode_rate
-
-    def decode(self, size: int) -> float:
-        return size * self.decode_rate
+    def coding(self, size: int, decoded: int = 1) -> float:
+        """Seconds to encode one message and to decode some."""
+        return size * (self.encode_rate + decoded * self.decode_rate)
 
     def held(self, size: int) -> int:
         return round(size * self.held_rate)
@@ -52,13 +44,9 @@ UNCOMPRESSED = Compression()
 def compression_of(
     codec: Codec, shapes: Sequence[Sequence[int]], dtype: torch.dtype, timed: Callable[[Operator], float]
 ) -> Compression:
-    """Trace the codec's own code on a model's parameters of these shapes, and time its operators.
-
-    Codecs that see a gradient as one vector are given it so, in pieces where it is very long; those that see matrices
-    get each parameter in its shape.
-    """
+    """Trace the codec's own code on a model's parameters of these shapes, and time its operators."""
     total = elements(shapes) * dtype.itemsize
-    asked = shapes if _sees_matrices(codec, shapes) else _pieces(elements(shapes))
+    asked = _as_seen(codec, shapes)
     encode = decode = held = 0.0
     for shape, many in Counter(map(tuple, asked)).items():
         message, encoding = trace_function(lambda: codec.encode(torch.empty(shape, dtype=dtype)))  # noqa: B023
@@ -75,12 +63,10 @@ def compression_of(
     )
 
 
-def _pieces(count: int) -> list[tuple[int]]:
-    whole, rest = divmod(count, PIECE)
-    return [(PIECE,)] * whole + [(rest,)] * (rest > 0)
-
-
-def _sees_matrices(codec: Codec, shapes: Sequence[Sequence[int]]) -> bool:
-    """Whether a message of a matrix is another size than that of its numbers in a row."""
+def _as_seen(codec: Codec, shapes: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+    """As they are where a message of a matrix is another size than that of its numbers in a row; else in pieces."""
     largest = max(shapes, key=prod)
-    return codec.message_bytes([largest], 4) != codec.message_bytes([(prod(largest),)], 4)
+    if codec.message_bytes([largest], 4) != codec.message_bytes([(prod(largest),)], 4):
+        return shapes
+    whole, rest = divmod(elements(shapes), PIECE)
+    return [(PIECE,)] * whole + [(rest,)] * (rest > 0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Protocol
 
 from paceline.costs.trace.operator import Operator
@@ -10,8 +11,6 @@ from paceline.records.spans import StepBreakdown
 
 
 class DeviceModel(Protocol):
-    """A device, or what is known of it."""
-
     @property
     def spread(self) -> float:
         """Standard deviation of the logarithm of (measured / predicted) of a whole step, from its own residuals."""
@@ -29,8 +28,6 @@ class DeviceModel(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StepCost:
-    """A worker's step without communication."""
-
     samples: int
     step: StepBreakdown
     ready: tuple[float, ...]
@@ -51,12 +48,8 @@ def accumulated(cost: StepCost, times: int) -> StepCost:
 
 
 def step_cost(trace: Trace, device: DeviceModel) -> StepCost:
-    """Price every operator of a trace."""
     device = device.within(trace)
-    backward = [device.seconds(operator) for operator in trace.backward]
-    done = [0.0]
-    for seconds in backward:
-        done.append(done[-1] + seconds)
+    done = list(accumulate(map(device.seconds, trace.backward), initial=0.0))
     total = done[-1] or 1.0
     return StepCost(
         samples=trace.samples,

@@ -171,7 +171,6 @@ def _norm(name: str, arguments: Arguments) -> Norm:
 
 
 def _window(arguments: Arguments, output: Tensor) -> Window:
-    """Of a pooling over images or over a single one without a batch."""
     images, kernel = arguments["self"], arguments.get("kernel_size")
     if kernel is None:  # adaptive: as many cells as it takes to get from one size to the other
         dimensions = 3 if images.dim() == 5 else 2
@@ -188,7 +187,6 @@ def _plane(sizes: Sequence[int]) -> Plane:
 
 
 def _optimizer_flops(name: str, arguments: Arguments) -> float:
-    """An element: each moment, the weight decay and the step are multiply-adds; Adam divides and takes a root too."""
     decay = 2.0 if arguments.get("weight_decay") else 0.0
     if name == "_fused_sgd_":
         moment = 2.0 if arguments.get("momentum") else 0.0
@@ -197,7 +195,6 @@ def _optimizer_flops(name: str, arguments: Arguments) -> float:
 
 
 def _trilinear_elements(arguments: Arguments) -> int:
-    """Of three tensors that are expanded and multiplied, the elements of the product."""
     shapes = []
     for place in ("1", "2", "3"):
         shape = list(arguments[f"i{place}"].shape)
@@ -210,7 +207,6 @@ def _trilinear_elements(arguments: Arguments) -> int:
 def _bytes(
     function: OpOverload, arguments: Arguments, given: list[Tensor], made: list[Tensor]
 ) -> tuple[int, int]:
-    """Read and written; every tensor once, and in place means both."""
     name = function._opname
     changed = tensors_in(arguments.get(one) for one in _writes(function))
     written = {id(tensor): _memory(tensor) for tensor in (*made, *changed)}
@@ -240,7 +236,6 @@ def _memory(tensor: Tensor) -> int:
 
 
 def _is_scattered(tensors: Sequence[Tensor]) -> bool:
-    """Whether some of the largest of these tensors lie in memory in another order than others."""
     whole = [one for one in tensors if one.layout is torch.strided and one.numel() > 1]
     most = max((one.numel() for one in whole), default=0)
     orders = {

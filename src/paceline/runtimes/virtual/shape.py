@@ -69,7 +69,7 @@ class JobShape:
         if not isinstance(message, Push):
             return 0.0
         size = message.grad.nbytes
-        return self.compression.encode(size) + self.compression.decode(size)
+        return self.compression.coding(size)
 
     def filled(self, buckets: Sequence[Bucket]) -> tuple[float, ...]:
         """The part of backward after which each bucket may start: it is full, and so are those before it.

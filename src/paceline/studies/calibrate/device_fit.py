@@ -11,7 +11,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from paceline.costs import fitted
-from paceline.costs.features import DevicePeaks, bytes_moved, curve_name, features, logarithm, scales
+from paceline.costs.fitted import DevicePeaks, bytes_moved, curve_name, features, logarithm, scales
 from paceline.costs.trace.operator import Kind, Operator, Phase
 from paceline.errors import RunFailed
 from paceline.studies.calibrate.measure import PACE, MeasuredNetwork, TimedOperator

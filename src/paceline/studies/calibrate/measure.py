@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from paceline.costs.features import DevicePeaks
-from paceline.costs.fitted import PAGE
+from paceline.costs.fitted import PAGE, DevicePeaks
 from paceline.costs.trace.operator import PHASES, Operator
 from paceline.costs.trace.recorder import OperatorRecorder
-from paceline.costs.trace.step import TracedStep
+from paceline.costs.trace.trace import TracedStep
 from paceline.jobs.job import Job, Traceable
 from paceline.jobs.step import StepHooks, StepPhase
 from paceline.records.spans import StepBreakdown

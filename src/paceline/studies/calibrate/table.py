@@ -14,14 +14,14 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from paceline.clusters.toml_reader import Reader, read_toml
-from paceline.costs.bandwidth import BUS_FACTORS
+from paceline.costs.bandwidth import ring_crossings
 from paceline.costs.paleo import SCHEMES
 from paceline.errors import UsageError, unknown
 
 INTERVAL = 1.2816
 """Standard deviations on either side of the middle of a normal distribution that hold 80 % of it."""
 
-TRANSFERS: Mapping[str, Callable[[int], float]] = {**SCHEMES, "ring": BUS_FACTORS["all_reduce"]}
+TRANSFERS: Mapping[str, Callable[[int], float]] = {**SCHEMES, "ring": ring_crossings}
 """Collective to how many times one worker's gradients cross the busiest link, one after the other."""
 
 

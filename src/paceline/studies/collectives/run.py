@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from paceline.collectives.execute import find_operation
-from paceline.costs.bandwidth import algbw, busbw
+from paceline.costs.bandwidth import busbw
 from paceline.errors import UsageError
 from paceline.records.load import LoadMeter, disturbance
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
@@ -149,8 +149,8 @@ def measure_size(
             low=low,
             high=high,
             repeats=len(times[name]),
-            algbw=algbw(size, middle),
-            busbw=busbw("all_reduce", size, middle, group.workers),
+            algbw=size / middle,
+            busbw=busbw(size, middle, group.workers),
             right=check(name) and right[name],
             predicted=predicted[name],
             measured_at=begun[name],
