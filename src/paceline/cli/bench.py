@@ -51,7 +51,7 @@ def collectives(
     sizes
         Such as 1kB,1MB,25MiB, up to 4 GB (default: 1 kB to 256 MB).
     only
-        Such as ring,shm (default: gloo, shm, shm-elsewhere and each schedule over gloo).
+        Such as ring,shm,my_file.py:my_schedule (default: gloo, shm, shm-elsewhere and each schedule over gloo).
     op
         sum (default), mean, max, min or product; and, or and xor for integers.
     dtype

@@ -43,8 +43,8 @@ MENTIONED = 0.001
 MOST_ROWS = 12
 TAIL = 0.05
 """The share of gradients at each end that may stand in one row."""
-WORKERS = 8
-"""Workers that are all shown; of more, the fastest, the slowest and the one that waited longest."""
+MOST_WORKERS = 8
+"""Of more, those that waited longest are shown."""
 ALIKE = 0.05
 """How little the workers' shares of waiting, and their steps, differ that they need no table."""
 MOST_CHANGES = 8
@@ -227,14 +227,12 @@ def _staleness(servers: Sequence[ServerTotals], blocks: bool) -> list[str]:
     gradients = sum(counts.values())
     if not gradients:
         return []
-    if set(counts) == {0}:
-        return ["no gradient was stale: each was computed on the newest parameters"]
     where = f" (server 0 of {len(servers)})" if len(servers) > 1 else ""
-    if len(counts) == 1:
-        return [f"every gradient missed {counted(max(counts), 'update')}{where}"]
     mean = sum(staleness * number for staleness, number in counts.items()) / gradients
     missed = counted(float(f"{mean:.3g}"), "update")
     lines = [f"a gradient missed {missed} on average, {max(counts):,} at most{where}"]
+    if len(counts) == 1:
+        return lines
     lines.append(_server_line("updates missed", "gradients", "%"))
     rows = histogram(counts)
     percents = rounded_to_add_up([100 * number / gradients for number in rows.values()], 0)
@@ -283,17 +281,13 @@ def _waiting(totals: Sequence[Totals]) -> list[str]:
     alike = waited[most] - min(waited.values()) < ALIKE
     if alike and max(steps) - min(steps) < ALIKE * max(steps):
         return [f"each worker waited about {100 * waited[most]:.0f} % of its time for others"]
-    titles = {name: name for name in trained}
-    if len(trained) > WORKERS:
-        compute = {name: one.typical.compute - one.typical.apply for name, one in trained.items()}
-        fast, slow = (pick(compute, key=lambda name: compute[name]) for pick in (min, max))
-        titles = {most: most, fast: f"{fast}, fastest", slow: f"{slow}, slowest"}
     lines = [f"{most} waited longest for others, {100 * waited[most]:.0f} % of its time"]
     lines.append(_server_line("worker", "steps", "waited", "%"))
-    for name, title in titles.items():
+    shown = sorted(waited, key=lambda name: -waited[name])[:MOST_WORKERS]
+    for name in (name for name in waited if name in shown):
         seconds = trained[name].seconds["wait"]
         cells = (f"{trained[name].steps:,}", show_seconds(seconds) if seconds else "-")
-        lines.append(_server_line(f"  {title}", *cells, f"{100 * waited[name]:.0f} %"))
+        lines.append(_server_line(f"  {name}", *cells, f"{100 * waited[name]:.0f} %"))
     return lines
 
 

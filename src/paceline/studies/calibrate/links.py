@@ -32,9 +32,8 @@ from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
 from paceline.runtimes.threads import VARIABLE, usual_threads
 from paceline.strategies.effects import BucketedMean
 from paceline.studies.calibrate import link_fit
-from paceline.studies.calibrate.device import check_out
+from paceline.studies.calibrate.device import REMEDY, check_out
 from paceline.studies.calibrate.measure import TrainingStep
-from paceline.studies.calibrate.quiet import REMEDY
 from paceline.studies.collectives.group import BenchGroup, BenchInterrupted
 from paceline.studies.collectives.probe import Prober, fit_line
 
