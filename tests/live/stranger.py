@@ -13,9 +13,9 @@ from datetime import timedelta
 
 from torch.distributed import DistError, TCPStore
 
+from paceline.errors import UsageError
 from paceline.runtimes.live.store_server import Op, StoreRequest
 from paceline.runtimes.live.wire.channel import PROLOGUE, connect
-from paceline.runtimes.live.wire.noise import NotGenuine
 
 TEXT = "\x1b[31mthe stranger was here\x1b[0m"
 FAILURE = {"rank": 0, "role": "server", "host": TEXT, "kind": "error", "message": TEXT, "step": 1, "at": 1.0}
@@ -64,7 +64,7 @@ def by_protocol(address: str, port: int, *, guess: bool) -> None:
     if guess:
         try:
             connect(f"tcp://{address}:{port}", os.urandom(32), patience=1.0)
-        except NotGenuine:
+        except UsageError:
             return
         raise AssertionError("a stranger was let in")
     with socket.create_connection((address, port), timeout=2) as stranger:

@@ -201,7 +201,7 @@ def test_nobody_answering_is_a_timeout() -> None:
 def test_a_wrong_secret_is_the_users_mistake() -> None:
     with a_server() as server:
         with pytest.raises(
-            UsageError, match="does not accept this worker's secret; give the same secret file"
+            UsageError, match="does not take this process's secret; give every host the same secret file"
         ):
             ServerClient(Secret.new(), [server.endpoint], SharedFlat())
         until = time.monotonic() + 5

@@ -26,11 +26,9 @@ from paceline.runtimes.live.wire.channel import (
     Channel,
     Destination,
     MessageLimits,
-    OtherVersion,
     Packet,
     connect,
 )
-from paceline.runtimes.live.wire.noise import NotGenuine
 
 _PORT = "paceline/port"
 _EVERYWHERE = "0.0.0.0"  # noqa: S104  only processes that have the secret get an answer there
@@ -149,18 +147,9 @@ class RunStore(Store):
         if self._channel is not None:
             return self._channel
         patience, limits = max(0.0, deadline - monotonic()), MessageLimits(2 * MOST_BYTES, 0)
+        key, where = store_key(self._secret), f"{self._where},"
         try:
-            self._channel = connect(
-                self._endpoint, store_key(self._secret), self._announce, limits, patience, STORE_CUT
-            )
-        except OtherVersion:
-            raise UsageError(
-                f"{self._where}, is of another version of paceline; install the same on every host"
-            ) from None
-        except NotGenuine:
-            raise UsageError(
-                f"{self._where}, does not take this process's secret; give every host the same secret file"
-            ) from None
+            self._channel = connect(self._endpoint, key, self._announce, limits, patience, STORE_CUT, where)
         except OSError as error:
             raise dist.DistStoreError(f"wait timeout: {self._where}, does not answer ({error})") from None
         return self._channel

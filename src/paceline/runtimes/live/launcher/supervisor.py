@@ -221,7 +221,7 @@ class Supervisor:
 
 def notify_death(secret: Secret, death: Goodbye, endpoint: str) -> None:
     """Notify a server that a worker has died, so that it need not wait for its silence."""
-    with suppress(OSError):
+    with suppress(OSError, UsageError):
         channel = connect(endpoint, wire_key(secret), patience=timeouts.DEATH_NOTICE)
         channel.send(pack(death), most=1)
         channel.close()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import NamedTuple
 
+from paceline.errors import UsageError
 from paceline.runtimes.live.timeouts import CONNECTING, CUT, RETRY
 from paceline.runtimes.live.wire.noise import MESSAGE, TAG, Cipher, Handshake, NotGenuine
 
@@ -58,10 +59,6 @@ def drop_all(_: "Channel", __: memoryview, ___: int) -> Destination:
     return Destination(None, lambda: None)
 
 
-class OtherVersion(NotGenuine):
-    pass
-
-
 class Channel:
     """One end. One thread reads, and never waits; any may send."""
 
@@ -92,9 +89,9 @@ class Channel:
         if len(answer) < MESSAGE:
             raise ConnectionError("connection closed by peer")
         if answer == REFUSED:
-            raise NotGenuine("the server has another secret")
+            raise NotGenuine("does not take this process's secret; give every host the same secret file")
         if answer == OTHER_VERSION:
-            raise OtherVersion("the server has another version")
+            raise NotGenuine("runs another version of paceline; install the same on every host")
         handshake.read(answer)
         self._sealing, opening = handshake.split()
         self.socket.sendall(self._sealing.seal(b""))  # the proof: the first message may come much later
@@ -230,8 +227,9 @@ def connect(
     limits: MessageLimits = NOTHING,
     patience: float = CONNECTING,
     cut: int = CUT,
+    who: str = "",
 ) -> Channel:
-    """NotGenuine: the listener has another secret; OSError: no answer within ``patience`` seconds."""
+    """UsageError: ``who`` has another secret or version; OSError: no answer within ``patience`` seconds."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     end = time.monotonic() + patience
     while True:
@@ -247,8 +245,8 @@ def connect(
             except BaseException:
                 channel.close()
                 raise
-        except NotGenuine:
-            raise
+        except NotGenuine as refused:
+            raise UsageError(f"{who or endpoint} {refused}") from None
         except OSError:  # a server under attack may have shut this out, one of many that were unproven
             if time.monotonic() + RETRY > end:
                 raise

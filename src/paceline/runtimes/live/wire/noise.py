@@ -48,7 +48,7 @@ class Cipher:
         try:
             self._aead.decrypt_into(self._next(), record, context, plain)
         except InvalidTag:
-            raise NotGenuine("a record of this connection was changed, left out or made up") from None
+            raise NotGenuine("sent a record that was changed, left out or made up") from None
 
     def _next(self) -> bytes:
         if self._count and self._count % REKEY == 0:
@@ -96,7 +96,7 @@ class Handshake:
             try:
                 self._mix_key(self._own.exchange(X25519PublicKey.from_public_bytes(self._their)))
             except ValueError:  # a point of small order
-                raise NotGenuine("no public key") from None
+                raise NotGenuine("sent no public key") from None
 
     def _mix_key(self, material: bytes) -> None:
         self._chain, key = _derive(self._chain, material, 2)

@@ -24,6 +24,13 @@ from paceline.runtimes.live.timeouts import PATIENCE
 from paceline.runtimes.live.worker.server_comm import Expelled, ServerLost
 from paceline.shm import PeerLost
 
+_KINDS: dict[type, Kind] = {
+    UsageError: "mistake",
+    Expelled: "expelled",
+    Diverged: "diverged",
+    RunFailed: "error",
+}
+"""Exceptions whose message is the whole cause."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """A disk that takes no more is no defect of any code: a traceback would say nothing."""
 _LOST_PEER = (
@@ -83,6 +90,7 @@ def run_guarded(info: ProcessInfo, work: Work) -> int:
 
 
 def patience_of(info: ProcessInfo) -> Mapping[int, float]:
+    """A worker whose launcher has died leaves a run that goes on with servers elsewhere, and must not stop it."""
     return {**PATIENCE, signal.SIGTERM: 0.0} if _served_elsewhere(info) else PATIENCE
 
 
@@ -109,20 +117,13 @@ class _Notes:
     folder: LaunchFolder | None = None
 
     def of(self, error: BaseException) -> Failure:
-        match error:
-            case UsageError():
-                return self.note("mistake", str(error))
-            case Expelled():
-                return self.note("expelled", str(error))
-            case Diverged():
-                return self.note("diverged", str(error))
-            case RunFailed():  # its message is the whole cause
-                return self.note("error", str(error))
-            case _ if lost_peer(error):
-                return self.note("lost-peer", describe(error))
-            case OSError() if error.errno in _NO_ROOM:
-                where = error.filename or "its disk"
-                return self.note("error", f"{error.strerror}: {where}; make room there")
+        for known, kind in _KINDS.items():
+            if isinstance(error, known):
+                return self.note(kind, str(error))
+        if lost_peer(error):
+            return self.note("lost-peer", describe(error))
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            return self.note("error", f"{error.strerror}: {error.filename or 'its disk'}; make room there")
         text = "".join(traceback.format_exception(error))
         return self.note("error", describe(error), where=users_line(error), text=text)
 

@@ -26,10 +26,8 @@ from paceline.runtimes.live.wire.channel import (
     Channel,
     Destination,
     MessageLimits,
-    OtherVersion,
     connect,
 )
-from paceline.runtimes.live.wire.noise import NotGenuine
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.stopping import AT_SYNC_POINT, StopByVote
@@ -101,17 +99,9 @@ class ServerClient:
         limits = MessageLimits(
             2 * encoding.MAX_REPLY, 2 * max(encoding.MAX_TENSOR, self._memory.params.nbytes)
         )
+        announce = partial(self._announce, server, accepted)
         try:
-            announce = partial(self._announce, server, accepted)
-            return connect(self._endpoints[server], self._secret, announce, limits)
-        except OtherVersion:
-            raise UsageError(
-                f"{where} runs another version of paceline; install the same on every host"
-            ) from None
-        except NotGenuine:
-            raise UsageError(
-                f"{where} does not accept this worker's secret; give the same secret file on every host"
-            ) from None
+            return connect(self._endpoints[server], self._secret, announce, limits, who=where)
         except OSError as error:
             raise self._lost(server, f"no connection within {CONNECTING:g} s ({error})") from None
 
@@ -220,7 +210,7 @@ class ServerClient:
         alive = encoding.pack(messages.Alive(rank))
         channels: list[Channel] = []
         for endpoint in self._endpoints:
-            with suppress(OSError):  # the worker notices itself
+            with suppress(OSError, UsageError):  # the worker notices itself
                 channels.append(connect(endpoint, self._secret))
         closing = False
         while not closing:
