@@ -73,9 +73,9 @@ def _faster(series: StrategyPrediction) -> str:
     assert found is not None
     answer = f"Faster than one worker: {_one(last)}"
     if found.well.workers < last.workers and found.limit is not None:
-        answer += (
-            f", limited by {limit_words(found.limit)}; 80 % efficiency up to {_workers(found.well.workers)}"
-        )
+        answer += f", limited by {limit_words(found.limit)}"
+        if found.well.workers:
+            answer += f"; 80 % efficiency up to {_workers(found.well.workers)}"
     best = max(series.rows, key=lambda row: row.rate)
     if best.workers > 1 and best.rate > 1.02 * last.rate:
         answer += f"; fewer are faster: {_one(best)}"
@@ -112,8 +112,9 @@ def misfit(prediction: Prediction) -> str | None:
     if not short:
         return None
     memory, row, strategy = max(short, key=lambda one: one[0].needed)
-    which = f" with {counted(row.workers, 'worker')}" if len(prediction.workers) > 1 else ""
-    which += f" by {strategy}" if len(prediction.series) > 1 else ""
+    which = ""
+    if len(short) < len(prediction.workers) * len(prediction.series):
+        which = f" with {counted(row.workers, 'worker')} by {strategy}"
     several = "the workers of a host need" if memory.needed > memory.total else "a worker needs"
     does = f"not even batch 1 fits, which needs {show_bytes(memory.least or memory.needed)}"
     if memory.largest:
@@ -188,11 +189,11 @@ def _link(bound: str, where: str) -> str:
 
 def _knee(found: Findings, asked: int) -> str:
     knee, reach = found.knee, found.knee.reach
-    weak = "" if knee.dip is None else f" (though not from {knee.dip:,} to {2 * knee.dip:,})"
+    weak = "" if knee.dip is None else f" (less also from {knee.dip:,} to {2 * knee.dip:,})"
     limited = f"limited by {_link(knee.bound, knee.where)}"
     if reach.workers <= asked and not reach.open:
         there = _workers(max(1, reach.workers))
-        return f"Knee: {there}; to there doubling gives at least 1.5x{weak}, beyond it is {limited}."
+        return f"Knee: {there}; beyond it doubling gives less than 1.5x, {limited}{weak}."
     beyond = ""
     if not reach.open and reach.workers <= CLOSE * asked:
         beyond = f"; beyond what was asked it ends at {_workers(reach.workers)}, {limited}"

@@ -39,10 +39,10 @@ PRECISIONS: Mapping[str, str] = {
 
 
 class BatchTraces:
-    """Traces on demand: a small and a large batch are traced, those in between are interpolated where possible.
+    """Traces on demand, by the number of samples.
 
-    Whatever an operator counts is the same for every batch or grows in proportion to it, so that two traces give the
-    line; where the two do not have the same operators, each batch is traced by itself.
+    Whatever an operator counts is constant or grows in proportion to the batch, so a small and a large batch are traced
+    and those in between interpolated; where the two differ in operators, each batch is traced by itself.
     """
 
     def __init__(self, tracer: Callable[[int], Trace]) -> None:
@@ -214,8 +214,7 @@ def find_compute(
         words = f"{sheet.title} by its data sheet ({sheet.source}, {sheet.date})"
     if device is None:
         raise UsageError(
-            f"how fast does a worker compute? cluster {request.cluster} names no device of the catalogue for its first "
-            "worker; give a device, a profile or the times of a run"
+            f"how fast does a worker compute? cluster {request.cluster} names no device; give one, a profile or times"
         )
     accumulate = request.accumulate or 1
     return ComputeTimes(level=level, words=words, device=device, traces=traces, accumulate=accumulate)

@@ -18,8 +18,7 @@ def _powers_of_two(limit: int) -> list[int]:
 def holds_up_to(holds: Callable[[int], bool], limit: int) -> Reach:
     """The largest number for which it holds, as for the powers of two below it.
 
-    Between two powers of two it is taken to change once; there the number is found by bisection, above a thousand
-    to within a hundredth of it.
+    Between two of them it is found by bisection, above a thousand to within a hundredth.
     """
     good = 0
     for rung in _powers_of_two(limit):
@@ -30,10 +29,7 @@ def holds_up_to(holds: Callable[[int], bool], limit: int) -> Reach:
 
 
 def pays_up_to(rate: Callable[[int], float], limit: int) -> tuple[Reach, int | None]:
-    """The largest number whose doubling pays off (0: none), and the first power of two before it whose does not.
-
-    That one may come early: the second worker, or the second host, is the first to need the network at all.
-    """
+    """The largest number whose doubling pays off (0: none), and the first power of two before it whose does not."""
 
     def pays(workers: int) -> bool:
         return 2 * workers <= limit and rate(2 * workers) >= PAYS * rate(workers)

@@ -149,11 +149,7 @@ def _simulated(
 
 
 def mean_step(workers: Iterable[tuple[Sequence[StepSample], int]]) -> PredictedStep:
-    """The mean step of many workers.
-
-    A worker that takes more steps in a second counts with more of them, so that all workers' samples over the mean
-    step are the rate.
-    """
+    """The mean step of many workers, weighted so that all workers' samples over the mean step are the rate."""
     steps = rate = sent = 0.0
     shares = [0.0] * len(PARTS)
     for taken, count in workers:
