@@ -50,9 +50,7 @@ class Work:
     horizon: float = inf
     epochs: int = 0
     batches: int = 0
-    """Mini-batches that all workers share, in any number of epochs."""
     iterations: int = 0
-    """Steps a worker."""
     rounds: int = 0
     """Exchanges, each after ``local_epochs`` of a worker's own samples."""
     samples: int = 0
@@ -116,7 +114,6 @@ class Rounds:
 
     count: int
     workers: int
-    """How many took part in each."""
     seconds: float
     """Of one of them, on average: since the update before, or since the beginning."""
 
@@ -127,11 +124,10 @@ class RunAnswer:
 
     strategy: str
     workers: tuple[str, ...]
-    """The name of every worker's host, by rank."""
+    """Their hosts' names, by rank."""
     seconds: float
     """Until the last update, where there are servers; else until the last worker has ended."""
     batches: int
-    """Mini-batches that went into the model."""
     local_batches: int
     """Mini-batches of a worker between two exchanges, where a round is more than one."""
     compute: float
@@ -306,31 +302,11 @@ def _check_size(work: Work, steps: float, workers: int, compute: float) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Balance:
-    """One round with this many workers."""
+def find_crossover(scenario: Scenario) -> dict[str, Any]:
+    """From how many workers the rest of a round takes longer than computing; None up to the ``most`` that were tried.
 
-    workers: int
-    compute: float
-    rest: float
-    """All of the round that is no computation: messages, aggregation, updates, waiting."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Crossover:
-    """From how many workers the rest of a round takes longer than computing."""
-
-    workers: int | None
-    """None where it never does, up to the most that were tried."""
-    most: int
-    tried: tuple[Balance, ...]
-    """By workers."""
-
-
-def find_crossover(scenario: Scenario) -> Crossover:
-    """Try numbers of workers, each a run of its own: twice as many until it is so, then halves in between.
-
-    The rest of a round is taken to grow with the workers, as it does wherever there is a crossover at all.
+    Each number of workers is a run of its own: twice as many until it is so, then halves in between. The rest of a
+    round is taken to grow with the workers, as it does wherever there is a crossover at all.
     """
     limit, step = scenario.reader.table("crossover"), scenario.reader.table("run")
     most = limit.whole("most", USUAL_CROSSOVER, least=1, most=MOST_CROSSOVER)
@@ -338,14 +314,14 @@ def find_crossover(scenario: Scenario) -> Crossover:
     limit.finish()
     step.finish()
     cluster = scenario.cluster()
-    tried: dict[int, Balance] = {}
+    tried: dict[int, dict[str, float]] = {}
 
     def beyond(workers: int) -> bool:
         tried[workers] = _balance(work, _widen(cluster, workers))
-        return tried[workers].rest > tried[workers].compute
+        return tried[workers]["rest"] > tried[workers]["compute"]
 
     found = _first(beyond, most)
-    return Crossover(workers=found, most=most, tried=tuple(tried[workers] for workers in sorted(tried)))
+    return {"workers": found, "most": most, "tried": [tried[workers] for workers in sorted(tried)]}
 
 
 def _first(beyond: Callable[[int], bool], most: int) -> int | None:
@@ -360,7 +336,7 @@ def _first(beyond: Callable[[int], bool], most: int) -> int | None:
     return high
 
 
-def _balance(work: Work, cluster: Cluster) -> Balance:
+def _balance(work: Work, cluster: Cluster) -> dict[str, float]:
     """A round in the long run: the second one, for the first may begin otherwise."""
     answer, log = _run(replace(work, iterations=2), cluster)
     if answer.rounds:
@@ -369,7 +345,7 @@ def _balance(work: Work, cluster: Cluster) -> Balance:
         period = _exchange_period(work, cluster, log)
         once, twice = (_run(replace(work, iterations=many * period), cluster)[0].seconds for many in (1, 2))
         seconds = (twice - once) / period
-    return Balance(workers=cluster.workers, compute=answer.compute, rest=seconds - answer.compute)
+    return {"workers": cluster.workers, "compute": answer.compute, "rest": seconds - answer.compute}
 
 
 def _exchange_period(work: Work, cluster: Cluster, log: RunLog) -> int:
