@@ -22,19 +22,14 @@ if TYPE_CHECKING:  # they import torch, which formulas do not need
     from paceline.studies.scenarios.run import Rounds, RunAnswer
 
 FEW = 3
-"""Kinds of rounds that a sentence can hold."""
 FEW_WORKERS = 6
 """Workers whose every message can be listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RenderedAnswer:
-    """One answer in words and as a document."""
-
     answer: str
-    """One or two sentences."""
     lines: Sequence[str]
-    """The table or timeline behind it."""
     document: dict[str, Any]
 
 
@@ -47,7 +42,6 @@ def exact_seconds(seconds: float) -> str:
 
 
 def trimmed(value: float) -> str:
-    """At most three decimals, without trailing zeros."""
     text = f"{value:,.3f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
 
@@ -81,9 +75,11 @@ def render_crossover(answer: Answer) -> RenderedAnswer:
     times = f"{exact_seconds(found['rest'])} a round against {exact_seconds(found['compute'])}"
     words = f"Up to {most:,} workers, communication and aggregation take less than computing: {times}."
     if workers:
-        before = tried.get(workers - 1)
-        fewer = f"; with {workers - 1:,} it is {exact_seconds(before['rest'])}" if before else ""
-        words = f"From {workers:,} workers on, communication and aggregation take longer than computing: {times}{fewer}."
+        if before := tried.get(workers - 1):
+            times += f"; with {workers - 1:,} it is {exact_seconds(before['rest'])}"
+        words = (
+            f"From {workers:,} workers on, communication and aggregation take longer than computing: {times}."
+        )
     rows = [
         [f"{one['workers']:,}", *map(trimmed, (one["compute"], one["rest"], one["compute"] + one["rest"]))]
         for one in answer["tried"]
@@ -172,7 +168,6 @@ def _scaling_sentence(answer: Answer) -> str:
 
 
 def render_explanation(request: Answer) -> RenderedAnswer:
-    """Play what was asked for; the rounds in a sentence, then each of them."""
     story = explain(ExplainRequest(**request), DRAWN)
     phases = [
         sentences.count(len(list(steps)), f"{phase} round")
@@ -187,7 +182,6 @@ def render_explanation(request: Answer) -> RenderedAnswer:
 
 
 def render_prediction(answer: "Prediction") -> RenderedAnswer:
-    """As 'paceline predict' shows it."""
     from paceline.reports.predict.text import text_lines
 
     lines = text_lines(answer)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # it imports torch, which formulas do not need
 MOST = 1_000
 """Of anything that is counted; the report draws far less, and says how much, once it has begun."""
 ELEMENT = 4
-"""Bytes of a gradient's element."""
 
 
 Answer = dict[str, Any]
@@ -40,7 +39,6 @@ def read_request(scenario: Scenario) -> Answer:
 
 
 def least_traffic(scenario: Scenario) -> Answer:
-    """The bytes that some process must send in an all-reduce, and the bandwidth that a measured time uses."""
     reader = scenario.reader.table("all-reduce")
     reader.need("items = 11_170_000", "processes = 4")
     items, processes = reader.whole("items", 0, least=1), reader.whole("processes", 0, least=1)
@@ -63,7 +61,6 @@ def least_traffic(scenario: Scenario) -> Answer:
 
 
 def peak(scenario: Scenario) -> Answer:
-    """How fast models would be on a device that is always at its peak."""
     device = scenario.reader.table("device")
     device.need('name = "k80"')
     name, stated = device.word("name", ""), device.flops("peak", 0.0)

@@ -14,7 +14,6 @@ from paceline.jobs.spec import JobSpec
 from paceline.records.servers import Entry, Received, Updated
 from paceline.records.spans import StepRecord
 from paceline.records.summary import Summary
-from paceline.runtimes.prepare import check_servers
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
@@ -28,9 +27,7 @@ MOST_STEPS = 1_000_000
 MOST_ENTRIES = 1_000
 """Messages and updates that are kept, to show a short run one by one."""
 MOST_KINDS = 12
-"""Kinds of rounds that are listed."""
 MOST_UPDATES = 24
-"""Updates up to which a run is shown one by one."""
 ENDLESS = 10**12
 """Steps that no worker takes: its own number of steps, or the horizon, ends the run."""
 USUAL_CROSSOVER, MOST_CROSSOVER = 1_024, 4_096
@@ -120,11 +117,8 @@ class Rounds:
 
 @dataclass(frozen=True, kw_only=True)
 class RunAnswer:
-    """A run in virtual time."""
-
     strategy: str
     workers: tuple[str, ...]
-    """Their hosts' names, by rank."""
     seconds: float
     """Until the last update, where there are servers; else until the last worker has ended."""
     batches: int
@@ -140,7 +134,6 @@ class RunAnswer:
     rounds: tuple[Rounds, ...]
     """In order; empty where there are no servers, and where too many of them differ."""
     unfinished: tuple[str, ...]
-    """Workers that came and pushed nothing."""
     entries: tuple[Entry, ...]
     """The server's log, where the run is short enough to be shown update by update."""
 
@@ -156,7 +149,6 @@ class RunLog(SimulationRecorder):
         self.came: set[int] = set()
         self.pushed: set[int] = set()
         self.exchanges: list[int] = []
-        """The steps of worker 0 in which it sent something."""
         self.updates = 0
         self.last = 0.0
 
@@ -220,7 +212,6 @@ def _run(work: Work, cluster: Cluster) -> tuple[RunAnswer, RunLog]:
     shape = JobShape(name="scenario", parameters=(work.parameters,), train_samples=samples, test_samples=0)
     costs = stated_costs(cluster, (work.batch,) * workers, {})
     compute = max(sum(costs.gradient(rank, size, 0)) for rank, size in enumerate(settings.batch_sizes))
-    check_servers(settings, strategy)
     _check_size(work, sum(steps), workers, compute)
     log, horizon = RunLog(), work.horizon
     summary = simulate(
