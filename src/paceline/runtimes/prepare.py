@@ -49,6 +49,11 @@ def check_settings(settings: Settings) -> Strategy:
             f"a target accuracy of {settings.target_accuracy:g} and no evaluations contradict each other: "
             "without evaluations a target is never met; leave one of them out"
         )
+    if settings.workers < strategy.least_workers:
+        raise UsageError(
+            f"strategy {settings.strategy!r} needs at least {strategy.least_workers} workers, and this run has "
+            f"{settings.workers}; use more workers or change its settings"
+        )
     check_strategy(settings, strategy)
     return strategy
 
@@ -65,11 +70,6 @@ def check_strategy(settings: Settings, strategy: Strategy) -> None:
         problem = (
             f"{settings.servers} servers have no place beside {name}, which keeps no parameters on servers; "
             "leave them out, or choose ps, ssp or async"
-        )
-    elif settings.workers < strategy.least_workers:
-        problem = (
-            f"{name} needs at least {strategy.least_workers} workers, and this run has {settings.workers}; "
-            "use more workers or change its settings"
         )
     elif settings.collective != NATIVE and strategy.served:
         problem = (

@@ -14,6 +14,7 @@ from paceline.jobs.spec import JobSpec
 from paceline.records.servers import Entry, Received, Updated
 from paceline.records.spans import StepRecord
 from paceline.records.summary import Summary
+from paceline.runtimes.prepare import check_settings
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
@@ -212,6 +213,7 @@ def _run(work: Work, cluster: Cluster) -> tuple[RunAnswer, RunLog]:
     shape = JobShape(name="scenario", parameters=(work.parameters,), train_samples=samples, test_samples=0)
     costs = stated_costs(cluster, (work.batch,) * workers, {})
     compute = max(sum(costs.gradient(rank, size, 0)) for rank, size in enumerate(settings.batch_sizes))
+    check_settings(settings)
     _check_size(work, sum(steps), workers, compute)
     log, horizon = RunLog(), work.horizon
     summary = simulate(
