@@ -23,7 +23,6 @@ from paceline.shm.operations import OPERATIONS, InvalidCall, find_operation, ope
 from paceline.shm.work_queue import ShmWork, Task, WorkQueue
 
 Calls = Sequence[tuple[Tensors, Tensors]]
-"""Outputs and inputs of each."""
 _MANY = 64
 """Partners and tags beyond which those without work are forgotten."""
 _GRACE = 2.0
@@ -48,7 +47,6 @@ class SharedMemoryGroup(ProcessGroup):
         return "shm"
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
-        """Torch says what the group is called; without this, it could not be destroyed alone."""
         self._name = name
 
     def getGroupName(self) -> str:  # noqa: N802
@@ -119,7 +117,6 @@ class SharedMemoryGroup(ProcessGroup):
         input_splits: Sequence[int] = (),
         opts: Any = None,
     ) -> Work:
-        """One tensor on each side; ``splits`` count along the first dimension, equal if not given."""
         return self.alltoall(self._rows(output, output_splits), self._rows(given, input_splits), opts)
 
     alltoall_base = all_to_all_single
