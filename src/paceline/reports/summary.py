@@ -56,7 +56,8 @@ def summary_text(summary: Summary, folder: str | None = None, blocks: bool = Tru
     Where steps are not ``timed``, as in a replay, nothing is said of where their time went.
     """
     workers = [WorkerSteps.of(rank, totals) for rank, totals in enumerate(summary.totals) if totals.steps]
-    lines = [_answer(summary, workers) + (f"; {folder}" if folder else "")]
+    simulated = "simulated: " if summary.runtime == "virtual" else ""
+    lines = [f"{simulated}{_answer(summary, workers)}{f'; {folder}' if folder else ''}"]
     if workers and timed:
         lines += ["", *_step_table(workers, blocks), *_amounts(summary, workers)]
     elif workers:
@@ -93,23 +94,20 @@ class WorkerSteps:
 
 
 def _answer(summary: Summary, workers: list[WorkerSteps]) -> str:
-    simulated = "simulated: " if summary.runtime == "virtual" else ""
     took, final = show_seconds(summary.seconds), summary.final
     if summary.ending in ("interrupted", "failed"):
-        return (
-            f"{simulated}{summary.ending} at step {summary.steps:,} (epoch {summary.epochs:.2f}) after {took}"
-        )
+        return f"{summary.ending} at step {summary.steps:,} (epoch {summary.epochs:.2f}) after {took}"
     if "accuracy" in final and summary.target_seconds is not None and summary.target is not None:
         when = f"{percent(summary.target)} after {show_seconds(summary.target_seconds)}"
-        return f"{simulated}reached {final['accuracy']:.4f} in {took} ({when})"
+        return f"reached {final['accuracy']:.4f} in {took} ({when})"
     if "accuracy" in final:
         missed = "" if summary.target is None else f" ({percent(summary.target)} not reached)"
-        return f"{simulated}ended at {final['accuracy']:.4f} after {took}{missed}"
+        return f"ended at {final['accuracy']:.4f} after {took}{missed}"
     for loss in ("test_loss", "train_loss"):
         if loss in final:
-            return f"{simulated}ended at a {loss.replace('_', ' ')} of {final[loss]:.4f} after {took}"
+            return f"ended at a {loss.replace('_', ' ')} of {final[loss]:.4f} after {took}"
     each = f", {show_seconds(_mean([one.typical for one in workers]).total)} a step" if workers else ""
-    return f"{simulated}{counted(summary.steps, 'step')} in {took}{each}"
+    return f"{counted(summary.steps, 'step')} in {took}{each}"
 
 
 def _step_table(workers: list[WorkerSteps], blocks: bool) -> list[str]:
@@ -118,15 +116,20 @@ def _step_table(workers: list[WorkerSteps], blocks: bool) -> list[str]:
     # Decimals that give a step of any length three to five figures.
     limits = ((4, 1e-4), (3, 1e-3), (2, 0.1), (1, 1.0))
     digits = next((digits for digits, limit in limits if typical.total < limit), 0)
-    columns = {"ms": _milliseconds(typical, digits), "%": _percents(typical)}
+
+    def milliseconds(step: StepBreakdown) -> list[str]:
+        return _column([1e3 * part for part in _parts(step)], digits)
+
+    shares = [part / typical.total if typical.total else 0.0 for part in _parts(typical)]
+    columns = {"ms": milliseconds(typical), "%": _column([100 * share for share in shares], 0, " %")}
     if mean.total > ATYPICAL * typical.total:
-        columns["mean ms"] = _milliseconds(mean, digits)
+        columns["mean ms"] = milliseconds(mean)
     fast, slow = (pick(workers, key=lambda worker: worker.typical.compute) for pick in (min, max))
     ratio = slow.typical.compute / fast.typical.compute if fast.typical.compute else 1.0
     for worker in (fast, slow) if ratio > UNEVEN else ():
-        columns[f"rank {worker.rank}"] = _milliseconds(worker.typical, digits)
+        columns[f"rank {worker.rank}"] = milliseconds(worker.typical)
     width = {2: 24, 3: 18, 4: 12}.get(len(columns), 6)
-    drawn = [bar(part / typical.total if typical.total else 0.0, width, blocks) for part in _parts(typical)]
+    drawn = [bar(share, width, blocks) for share in shares]
     if typical.hidden:
         place = list(PARTS).index("communicate")
         drawn[place] = f"{drawn[place]} ({1e3 * typical.hidden:.{digits}f} hidden)".lstrip()
@@ -153,14 +156,10 @@ def _step_line(name: str, cells: list[str], picture: str) -> str:
     return f"{name:<17}{numbers}  {picture}".rstrip()
 
 
-def _milliseconds(step: StepBreakdown, digits: int) -> list[str]:
-    rounded = rounded_to_add_up([1e3 * part for part in _parts(step)], digits)
-    return [f"{value:.{digits}f}" for value in [*rounded, sum(rounded)]]
-
-
-def _percents(step: StepBreakdown) -> list[str]:
-    shares = [100 * part / step.total if step.total else 0.0 for part in _parts(step)]
-    return [f"{share:.0f} %" for share in [*rounded_to_add_up(shares, 0), 100.0 if step.total else 0.0]]
+def _column(parts: Sequence[float], digits: int, unit: str = "") -> list[str]:
+    """The parts and their sum, rounded so that they add up."""
+    rounded = rounded_to_add_up(parts, digits)
+    return [f"{value:.{digits}f}{unit}" for value in [*rounded, sum(rounded)]]
 
 
 def _amounts(summary: Summary, workers: list[WorkerSteps]) -> list[str]:

@@ -73,8 +73,8 @@ class Channel:
         """Whether the other side has sent a first message that was made with the secret, now or earlier."""
         self.proven = False
         """Whether the other side has the secret, beyond doubt."""
-        self.rank = -1
-        self.waiting = 0
+        self.rank, self.waiting = -1, 0
+        """Of a server's channel: the worker that it is bound to, and messages that the server has not taken yet."""
         self._announce, self._limits = announce, limits
         self._buffer, self._have, self._want = memoryview(bytearray(MESSAGE)), 0, 0
         self._reading: Generator[int, memoryview, None]
