@@ -106,7 +106,6 @@ def find_bounds(setup: Setup) -> StepBounds:
 
 
 def _seconds(setup: Setup) -> float:
-    """Without events, for comparisons: exactly, or as if workers did not vary."""
     return (_without_events(setup) or by_groups(replace(setup, jitter=0.0))).seconds
 
 
