@@ -231,11 +231,11 @@ class SharedMemoryGroup(ProcessGroup):
         return made[0]
 
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> Work:
-        tensor = _checked(tensors).contiguous()
-        return self._talk("send", to, 0, ShmWork(list(tensors), lambda: self.comm.send(tensor, to, tag)))
+        work = ShmWork(list(tensors), lambda: self.comm.send(tensors[0].contiguous(), to, tag))
+        return self._talk("send", to, 0, work)
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Work:
-        tensor = _checked(tensors)
+        tensor = tensors[0]
 
         def task() -> None:
             whole = tensor.contiguous()
@@ -254,6 +254,8 @@ class SharedMemoryGroup(ProcessGroup):
 
     def _talk(self, direction: str, partner: int, tag: int, work: ShmWork) -> Work:
         """Leave a message to the thread for its partner; several threads may ask, and order is kept for each."""
+        if problem := problem_with(work.result()[0]):
+            raise InvalidCall(problem)
         key = direction, partner, tag
         with self._choosing:
             if key not in self._queues:
@@ -282,9 +284,3 @@ def _operation(opts: Any) -> str:
 def _flat(tensor: Tensor) -> Tensor:
     """A contiguous tensor of one dimension, which wants no gradient: the same memory where possible."""
     return (tensor.detach() if tensor.requires_grad else tensor).contiguous().view(-1)
-
-
-def _checked(tensors: Tensors) -> Tensor:
-    if problem := problem_with(tensors[0]):
-        raise InvalidCall(problem)
-    return tensors[0]
