@@ -28,7 +28,6 @@ Phase = Literal["starting", _OfStep, "finishing", "idle", "serving"]
 """What a process is doing. "exchange" is everything in which it waits for others; a server is "idle" or "serving"."""
 
 STACK_SIGNAL = signal.SIGRTMIN + 7
-"""A real-time signal that nothing else here uses."""
 _LONGEST_STACK = 2**18
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)')
 _PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -54,19 +53,15 @@ class _Page(ctypes.Structure):
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     step: int = 0
-    """Steps finished; of a server, updates."""
     at: float = 0.0
     """When the last one ended, in seconds since the epoch; 0 before the first."""
     phase: Phase = "starting"
     since: float = 0.0
     """When the phase began, by the host's monotonic clock; 0 where nothing was ever written."""
     run: Path | None = None
-    """The run folder, once it is known."""
 
 
 class Heartbeat:
-    """A process's own end of the file; writing costs well under a microsecond and no system call."""
-
     def __init__(self, info: ProcessInfo) -> None:
         size = ctypes.sizeof(_Page)
         if info.launch is None:

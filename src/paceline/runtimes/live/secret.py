@@ -18,12 +18,10 @@ from paceline.runtimes.live.launch_folder import LaunchFolder, sweep
 from paceline.runtimes.live.process_info import ProcessInfo
 
 SHORTEST = 16
-"""Bytes below which a secret can be guessed."""
 NEEDED = (
     "needs a secret file, so that only the run's own processes get in: make one with "
     "'openssl rand -hex 32 > secret && chmod 600 secret', copy it to every host and name it there"
 )
-"""What is said where no secret can be made for the user."""
 _LONGEST = 2**20
 
 
@@ -32,7 +30,6 @@ class Secret:
     """What only the members of a run have; it never shows in a repr, a log or a command line."""
 
     text: bytes = field(repr=False)
-    """As it stands in a file; at least 16 bytes, better random ones."""
 
     def __post_init__(self) -> None:
         if len(self.text) < SHORTEST:
@@ -128,7 +125,6 @@ def _own_parent() -> Path:
 
 
 def _is_own(folder: Path, others: int = 0o077) -> bool:
-    """Whether it is a folder of this user, and others have none of these rights."""
     found = folder.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & others
 

@@ -22,7 +22,6 @@ LONGEST_VALUE = 2**20
 KEYS_AT_ONCE = 4096
 MOST_KEYS = 100_000
 MOST_BYTES = 64 * 2**20
-"""Bytes of all keys and values together."""
 _LONGEST_REQUEST = KEYS_AT_ONCE * (LONGEST_KEY + 8) + 2 * LONGEST_VALUE + 1024
 _MOST_ANSWERS = 4
 """That may be queued for one member, which asks one question at a time."""
@@ -41,17 +40,15 @@ class Op(IntEnum):
 
 
 class Refused(ValueError):
-    """A request that does not fit."""
+    pass
 
 
 class StoreRequest(msgspec.Struct, frozen=True, array_like=True):
     number: int
-    """Comes back with the answer."""
     op: Op
     keys: Annotated[tuple[_Key, ...], msgspec.Meta(max_length=KEYS_AT_ONCE)] = ()
     values: Annotated[tuple[_Value, ...], msgspec.Meta(max_length=2)] = ()
     waits: bool = False
-    """Whether the answer waits until no key is missing."""
 
     def pack(self) -> bytes:
         """Encode it; Refused where a limit is exceeded, so that the caller finds out before the store does."""
@@ -81,8 +78,6 @@ def _whole_number(value: bytes) -> int:
 
 
 class StoreServer:
-    """Answers connections that have proven to have the secret, in the listener's thread."""
-
     def __init__(self, secret: Secret, address: str, port: int) -> None:
         """Listen on this host's own ``address`` only; port 0 takes a free one; UsageError if it is taken."""
         self._values: dict[bytes, bytes] = {}

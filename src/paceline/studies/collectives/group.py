@@ -15,8 +15,8 @@ from paceline.collectives import NATIVE, build_schedule
 from paceline.collectives.execute import Reducer, TorchTransport
 from paceline.collectives.schedule import number_hosts
 from paceline.errors import UsageError
-from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.request import LiveOptions
 from paceline.runtimes.live.worker.comm import ProcessGroupComm
 from paceline.shm.host import host_id
 from paceline.shm.operations import Operation
@@ -81,7 +81,6 @@ class BenchGroup(ProcessGroupComm):
 
 
 def timed(group: BenchGroup, work: Callable[[], object], calls: int) -> list[float]:
-    """Seconds of each call, by the slowest rank; each begins when all ranks are ready."""
     found = []
     for _ in range(calls):
         group.align()

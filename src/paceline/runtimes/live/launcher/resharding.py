@@ -32,7 +32,6 @@ Trees = dict[int, dict[str, Any]]
 
 
 def with_workers(settings: Settings, workers: int) -> Settings:
-    """The same run with another number of workers: they share the global batch evenly; slow ranks stay slow."""
     batch = sum(settings.batch_sizes)
     if not 1 <= workers <= batch:
         raise UsageError(
