@@ -17,8 +17,8 @@ from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
 from paceline.records.summary import recorded_loads
 from paceline.runtimes.config import read_run
+from paceline.studies.calibrate.device import REMEDY
 from paceline.studies.calibrate.link_fit import AveragedStep, ContentionFit, add_links, fit_link
-from paceline.studies.calibrate.quiet import REMEDY
 
 COMMON = {
     "data": "synthetic:shape=1x8x8,train=40000",

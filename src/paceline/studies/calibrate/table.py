@@ -66,7 +66,6 @@ class EpochTable:
 
 
 def read_table(path: Path) -> EpochTable:
-    """Read a table from a file; a scenario that asks for scaling is one too."""
     reader = read_toml(path, "table")
     for key in ("about", "ask"):
         reader.word(key, "scaling")

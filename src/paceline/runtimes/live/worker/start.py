@@ -144,8 +144,6 @@ def _sampler(run: WorkerRun, task: ProcessTask, observer: Observer) -> SystemSam
 
 
 class JoinAddress(NamedTuple):
-    """Where a run lets workers in, the file with its secret, and where its folder is, if it was found by that."""
-
     endpoint: str
     secret_file: Path
     runs: Path | None = None
@@ -217,10 +215,7 @@ def join_run(
     job: str | None = None,
     trust: bool = False,
 ) -> Summary:
-    """Train with the others until the run ends, or until this worker is asked to stop: then it leaves alone.
-
-    Code that the run names is executed where the user has named the same ``job``, or gives the run ``trust``.
-    """
+    """Code that the run names is executed where the user has named the same ``job``, or gives the run ``trust``."""
     asked = perf_counter()
     welcome = _request_rank(endpoint, secret)
     document = json.loads(welcome.document)
