@@ -7,7 +7,7 @@ from itertools import pairwise
 from types import MappingProxyType
 
 from paceline.collectives import find_schedule
-from paceline.costs.bandwidth import lower_bound_bytes
+from paceline.collectives.traffic import lower_bound_bytes
 from paceline.reports.explain.explanation import ExplainedRound, Explanation, ShownMessage
 from paceline.units import show_bytes
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from paceline.collectives.traffic import Bucket
-from paceline.costs.compression import UNCOMPRESSED, Compression
+from paceline.costs.device import UNCOMPRESSED, Compression
 from paceline.jobs.job import Job
 from paceline.strategies.messages import Push, message_bytes
 

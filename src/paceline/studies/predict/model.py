@@ -13,8 +13,7 @@ from paceline.clusters.cluster import CIPHER
 from paceline.clusters.profile import Profile, read_profile
 from paceline.codecs import build_codec
 from paceline.codecs.base import Identity
-from paceline.costs.compression import UNCOMPRESSED, Compression, compression_of
-from paceline.costs.device import StepCost
+from paceline.costs.device import UNCOMPRESSED, Compression, StepCost, compression_of
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.job import Job, Traceable

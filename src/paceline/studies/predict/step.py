@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from paceline.costs.compression import UNCOMPRESSED
+from paceline.costs.device import UNCOMPRESSED
 from paceline.strategies.base import SyncPoint
 from paceline.studies.predict.approximation import approximate_bounded, approximate_rounds, by_slowest
 from paceline.studies.predict.prediction import Bound, PredictedStep, StepBounds, Where
