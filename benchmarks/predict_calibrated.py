@@ -39,7 +39,7 @@ from paceline.reports.calibrate import render_device
 from paceline.reports.progress import Screen
 from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device
 from paceline.studies.calibrate.measure import TrainingStep
-from paceline.studies.predict.pricing import NORMAL
+from paceline.studies.predict.interval import NORMAL
 
 MEDIAN, TWICE = 20.0, 2.0
 """Per cent that the median error may be; how many times as far off Paleo must be."""

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ def layout_of(cell: Cell, profile: Profile) -> Layout:
     """The machine, or namespaces of it."""
     if cell.network:
         return in_namespaces(profile, cell.where)
-    return one_machine(profile, "gloo" if cell.where == "loopback" else "shm")
+    return partial(one_machine, profile, "gloo" if cell.where == "loopback" else "shm")
 
 
 def train_alone(job: str, runs: Path) -> Path:

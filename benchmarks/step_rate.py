@@ -29,9 +29,8 @@ from paceline.jobs.data import TensorData
 from paceline.jobs.spec import JobSpec
 from paceline.records.summary import Observer
 from paceline.runtimes.live.heartbeat import Heartbeat
-from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.request import ProcessTask
+from paceline.runtimes.live.request import LiveOptions, ProcessTask
 from paceline.runtimes.live.worker.comm import join_group
 from paceline.runtimes.live.worker.start import run_worker
 from paceline.runtimes.settings import Every, Settings

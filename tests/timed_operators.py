@@ -9,7 +9,7 @@ from torch._ops import OpOverload
 
 from paceline.costs.trace.operator import PHASES, Operator
 from paceline.costs.trace.recorder import OperatorRecorder
-from paceline.costs.trace.step import TracedStep
+from paceline.costs.trace.trace import TracedStep
 from paceline.jobs.job import Traceable
 
 

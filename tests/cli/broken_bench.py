@@ -21,7 +21,7 @@ def broken(name: str, *arguments):
 if __name__ == "__main__":
     if sys.argv[1] == "launch":
         from paceline.runtimes.live.launcher.launch import launch
-        from paceline.runtimes.live.launcher.plan import LaunchPlan
+        from paceline.runtimes.live.launcher.processes import LaunchPlan
 
         sys.exit(launch([sys.executable, __file__, *sys.argv[2:]], LaunchPlan(workers=2)))
     real, group.reducer = group.reducer, broken

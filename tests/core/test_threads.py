@@ -13,7 +13,7 @@ from command import run_paceline
 from paceline.clusters.profile import LinkFit, Profile, write_profile
 from paceline.errors import UsageError
 from paceline.records.load import usable_cores
-from paceline.runtimes.live.options import LiveOptions
+from paceline.runtimes.live.request import LiveOptions
 from paceline.runtimes.threads import HostRoom, too_many, usual_threads
 from paceline.studies.calibrate.device import check_threads
 from paceline.studies.calibrate.links import check_profile

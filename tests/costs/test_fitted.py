@@ -9,16 +9,19 @@ import numpy as np
 import pytest
 
 from paceline.costs.device import step_cost
-from paceline.costs.features import DevicePeaks, at_best, features, scales
 from paceline.costs.fitted import (
     NOISES,
+    DevicePeaks,
     FittedCurve,
     FittedDevice,
     FreshMemory,
     Overhead,
+    at_best,
     best_smoothness,
+    features,
     fit_curve,
     read_fitted,
+    scales,
 )
 from paceline.costs.trace.operator import Operator, Product, kind_of
 from paceline.costs.trace.trace import Trace, trace

@@ -14,8 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from paceline.costs.trace.meta import RULES, meta_result, ordered
 from paceline.costs.trace.operator import Attention, Convolution, Operator
 from paceline.costs.trace.recorder import OperatorRecorder
-from paceline.costs.trace.step import TracedStep
-from paceline.costs.trace.trace import Trace, trace, without_values
+from paceline.costs.trace.trace import Trace, TracedStep, trace, without_values
 from paceline.jobs.build import traceable_of
 from paceline.jobs.job import Traceable
 from paceline.jobs.models.resnet import ResNet18

@@ -141,7 +141,7 @@ def test_a_data_sheet_is_trusted_within_a_factor_of_one_and_a_half() -> None:
         ("t4", {"format": "bf16"}, "t4 has no matrix units for bf16; choose one of: torch, fp32, fp16"),
         ("t4", {"format": "fp61"}, "unknown number format 'fp61'; did you mean 'fp16'"),
         ("ryzen-7950x", {"threads": 17}, "17 threads do not fit ryzen-7950x: it must be 1 to 16"),
-        ("a100", {"threads": 2}, "2 threads have no place on a100"),
+        ("a100", {"threads": 2}, "2 threads do not fit a100: it is no CPU"),
     ],
 )
 def test_what_a_device_does_not_have_is_refused(device, settings, says) -> None:

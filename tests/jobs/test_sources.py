@@ -13,7 +13,7 @@ from paceline.jobs.spec import JobSpec
 from paceline.records.files import to_document
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_config, write_config
-from paceline.runtimes.live.options import LiveOptions
+from paceline.runtimes.live.request import LiveOptions
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.wire.messages import Welcome
 from paceline.runtimes.live.worker import start

@@ -24,9 +24,8 @@ from paceline.records.files import write_json
 from paceline.records.folder import RunFolder
 from paceline.records.summary import Observer, Summary
 from paceline.records.tensors import write_tensors
-from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.request import ProcessTask
+from paceline.runtimes.live.request import LiveOptions, ProcessTask
 from paceline.runtimes.live.worker.comm import join_group
 from paceline.runtimes.live.worker.guard import leave
 from paceline.runtimes.live.worker.start import run_worker

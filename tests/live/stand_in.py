@@ -23,7 +23,7 @@ def say(line: str) -> None:
 def launch(plan: str, behaviour: str) -> int:
     from paceline.errors import RunFailed, UsageError
     from paceline.runtimes.live.launcher.launch import launch as start
-    from paceline.runtimes.live.launcher.plan import LaunchPlan
+    from paceline.runtimes.live.launcher.processes import LaunchPlan
 
     asked = json.loads(plan)
     if "secret_file" in asked:

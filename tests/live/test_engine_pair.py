@@ -21,9 +21,8 @@ from paceline.records.folder import RunFolder
 from paceline.records.spans import TimeLedger, Totals
 from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_live
-from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.request import ProcessTask
+from paceline.runtimes.live.request import LiveOptions, ProcessTask
 from paceline.runtimes.live.worker.start import run_worker
 from ports import free_ports
 from run_folders import checkpoints_of

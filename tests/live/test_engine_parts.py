@@ -20,9 +20,8 @@ from paceline.records.spans import StepRecord, TimeLedger, Totals
 from paceline.records.summary import Observer, Started
 from paceline.runtimes.config import read_live, resolved, write_config
 from paceline.runtimes.flat import CONTROL, flatten_parameters
-from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.request import ProcessTask
+from paceline.runtimes.live.request import LiveOptions, ProcessTask
 from paceline.runtimes.live.run_store import check_equal
 from paceline.runtimes.live.worker import recorder as recorder_module
 from paceline.runtimes.live.worker.overlap import Overlap, Slowdown

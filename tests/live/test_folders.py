@@ -11,9 +11,8 @@ from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder, create_new, new_folder_name
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_config, write_config
-from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.request import ProcessTask
+from paceline.runtimes.live.request import LiveOptions, ProcessTask
 from paceline.runtimes.live.worker.run_folder import agree_on_folder
 from paceline.runtimes.settings import Settings
 

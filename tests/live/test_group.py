@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from paceline.errors import UsageError
-from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.request import LiveOptions
 from paceline.runtimes.live.worker.comm import join_group
 from ports import free_ports
 

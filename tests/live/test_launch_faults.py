@@ -16,7 +16,7 @@ import pytest
 from command import PIPES, start_python
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live.launcher.launch import launch
-from paceline.runtimes.live.launcher.plan import LaunchPlan
+from paceline.runtimes.live.launcher.processes import LaunchPlan
 from run_folders import saved_run
 
 STAND_IN = Path(__file__).with_name("stand_in.py")

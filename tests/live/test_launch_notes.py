@@ -22,9 +22,8 @@ from paceline.runtimes.live.failures import (
     what_next,
 )
 from paceline.runtimes.live.heartbeat import Heartbeat, read_progress
-from paceline.runtimes.live.launcher.exit_reporter import ExitReporter
-from paceline.runtimes.live.launcher.plan import LaunchPlan
-from paceline.runtimes.live.launcher.supervisor import Supervisor
+from paceline.runtimes.live.launcher.processes import LaunchPlan
+from paceline.runtimes.live.launcher.supervisor import ExitReporter, Supervisor
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import AFTER_INTERRUPT, PATIENCE, RESCUE

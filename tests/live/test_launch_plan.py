@@ -12,7 +12,7 @@ from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live.addresses import interface_towards
 from paceline.runtimes.live.launcher.launch import environments, paceline_command
 from paceline.runtimes.live.launcher.peers import LauncherGroup
-from paceline.runtimes.live.launcher.plan import LaunchPlan
+from paceline.runtimes.live.launcher.processes import LaunchPlan
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.secret import Secret
 from ports import free_ports

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from paceline.errors import UsageError
 from paceline.runtimes.live.launcher.launch import environments
-from paceline.runtimes.live.launcher.plan import LaunchPlan
+from paceline.runtimes.live.launcher.processes import LaunchPlan
 from paceline.runtimes.live.process_info import ProcessInfo, local_servers
 
 

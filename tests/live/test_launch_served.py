@@ -15,11 +15,10 @@ from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live.failures import CompleteSteps, Failure, Kind
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.launch_folder import write_servers
-from paceline.runtimes.live.launcher.exit_reporter import ExitReporter
 from paceline.runtimes.live.launcher.launch import launch
 from paceline.runtimes.live.launcher.peers import LauncherGroup
-from paceline.runtimes.live.launcher.plan import LaunchPlan
-from paceline.runtimes.live.launcher.supervisor import Supervisor
+from paceline.runtimes.live.launcher.processes import LaunchPlan
+from paceline.runtimes.live.launcher.supervisor import ExitReporter, Supervisor
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import PATIENCE

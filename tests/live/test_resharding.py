@@ -15,11 +15,10 @@ from paceline.records.summary import Observer
 from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_config, write_config
 from paceline.runtimes.live.launcher.launch import environments
-from paceline.runtimes.live.launcher.plan import LaunchPlan
+from paceline.runtimes.live.launcher.processes import LaunchPlan
 from paceline.runtimes.live.launcher.resharding import reshard_beside, with_workers
-from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.request import TrainRequest
+from paceline.runtimes.live.request import LiveOptions, TrainRequest
 from paceline.runtimes.settings import Settings
 
 TRAIN = (

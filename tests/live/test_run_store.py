@@ -26,7 +26,7 @@ from paceline.runtimes.live import store_server, timeouts
 from paceline.runtimes.live.failures import Failure, read_failure
 from paceline.runtimes.live.launcher import peers
 from paceline.runtimes.live.launcher.peers import LauncherGroup
-from paceline.runtimes.live.launcher.plan import LaunchPlan
+from paceline.runtimes.live.launcher.processes import LaunchPlan
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import RunStore, port_number
 from paceline.runtimes.live.secret import Secret, agree, agreed_folder, enter, run_secret, store_key

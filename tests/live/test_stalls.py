@@ -9,8 +9,7 @@ from paceline.runtimes.live import heartbeat, timeouts
 from paceline.runtimes.live.heartbeat import Heartbeat, Phase, Progress, SilenceWatch, frames_of, users_frame
 from paceline.runtimes.live.launcher import hangs, peers
 from paceline.runtimes.live.launcher.hangs import Hang, HangWatch, Stall, StallDetector
-from paceline.runtimes.live.launcher.plan import LaunchPlan
-from paceline.runtimes.live.launcher.processes import Activity, Process
+from paceline.runtimes.live.launcher.processes import Activity, LaunchPlan, Process
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.timeouts import AFTER_END, HANG
 

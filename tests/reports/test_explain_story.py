@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.collectives import SCHEDULES
-from paceline.reports.explain.explanation import explain
-from paceline.reports.explain.page import document
-from paceline.reports.explain.request import DRAWN, WRITTEN, ExplainRequest
+from paceline.reports.explain.explanation import DRAWN, WRITTEN, ExplainRequest, explain
+from paceline.reports.explain.render import document
 from paceline.reports.explain.sentences import least_values, number, received, sentence
 
 MATRIX = "5 2 9 1; 3 8 4 7; 6 1 2 9; 4 7 3 8"

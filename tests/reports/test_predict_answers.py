@@ -12,7 +12,6 @@ from paceline.reports.predict.chart import picture
 from paceline.reports.predict.text import text_lines
 from paceline.studies.predict import Prediction, PredictRequest, predict
 from paceline.studies.predict.model import find_model
-from paceline.studies.predict.pricing import Pricing
 
 TWO_IN_A_HOST = PredictRequest(
     model="vgg16",
@@ -35,12 +34,12 @@ def told(words: PredictRequest) -> tuple[Prediction, list[str]]:
 
 
 def rate(words: PredictRequest, workers: int) -> float:
-    pricing = Pricing(find_model(words))
-    return pricing.rate(pricing.case(words.strategies[0], workers))
+    model = find_model(words)
+    return model.rate(model.case(words.strategies[0], workers))
 
 
 def speed_up(words: PredictRequest, workers: int) -> float:
-    return rate(words, workers) / Pricing(find_model(words)).alone
+    return rate(words, workers) / find_model(words).alone
 
 
 def test_two_workers_of_one_host_hear_of_the_link_that_they_share_and_of_no_other():

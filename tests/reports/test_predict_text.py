@@ -249,7 +249,7 @@ def test_several_strategies_get_one_table_and_a_verdict_by_ranges():
         ),
         (
             {"knee": replace(FOUND.knee, reach=Reach(workers=0, searched=9))},
-            "Knee: 1 worker; to there doubling gives at least 1.5x, beyond it is limited by the bandwidth",
+            "Knee: 1 worker; beyond it doubling gives less than 1.5x, limited by the bandwidth",
         ),
         (
             {"knee": replace(FOUND.knee, reach=Reach(workers=9, searched=9))},
@@ -263,7 +263,7 @@ def test_several_strategies_get_one_table_and_a_verdict_by_ranges():
             {"knee": replace(FOUND.knee, reach=Reach(workers=7400, searched=99999))},
             "Knee: none up to 4 workers; doubling gives at least 1.5x.",
         ),
-        ({"knee": replace(FOUND.knee, dip=1)}, "though not from 1 to 2"),
+        ({"knee": replace(FOUND.knee, dip=1)}, "less also from 1 to 2"),
         ({}, "What would help: --network 50gbit makes 4 workers 1.30x as fast as now, 2.30x one worker."),
         (
             {"gathering": GatheringCodec(codec="int8", slower=2)},

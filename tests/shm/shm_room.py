@@ -21,8 +21,8 @@ from crew import attempt, crew_of, free_port, world, write_facts
 from shm_cases import Rank
 
 import paceline.shm
-from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.request import LiveOptions
 from paceline.runtimes.live.worker.comm import join_group
 
 LENGTH = 5_000_000

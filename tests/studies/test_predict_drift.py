@@ -1,5 +1,7 @@
 """Workers of a recorded job: who waits for all goes on in step, who does not drifts apart as the record has it."""
 
+from functools import partial
+
 import pytest
 
 from paceline.clusters.profile import LinkFit, Profile
@@ -47,7 +49,7 @@ def step(strategy: str, jitter: float, stated: float = 0.0) -> float:
         profile=PROFILE,
         sheet=None,
         compute=compute,
-        deployment=Deployment(layout=one_machine(PROFILE), most=2, words="", spread=0.1),
+        deployment=Deployment(layout=partial(one_machine, PROFILE, "shm"), most=2, words="", spread=0.1),
         memory_size=MemorySize(name="here"),
     )
     case = Case(strategy=strategy, workers=2, batch=SAMPLES, samples=2 * SAMPLES, jitter=stated)
@@ -66,7 +68,7 @@ def test_workers_who_wait_for_all_do_so_in_company(strategy):
 
 
 def test_gloo_goes_over_the_loopback():
-    shm, gloo = one_machine(PROFILE), one_machine(PROFILE, "gloo")
+    shm, gloo = (partial(one_machine, PROFILE, backend) for backend in ("shm", "gloo"))
     assert shm(2, False, 0.0).hosts[0].inside.bandwidth == 4e9
     (host,) = gloo(2, False, 0.0).hosts
     assert (host.inside.bandwidth, host.backend) == (1e9, "gloo")

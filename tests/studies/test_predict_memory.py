@@ -128,7 +128,9 @@ def test_workers_of_a_cpu_share_the_memory_of_their_host() -> None:
     assert alone.fits
     assert not eight.fits
     assert eight.needed == pytest.approx(8 * eight.total)
-    assert text_lines(predict(words))[0].startswith("Does not fit with 8 workers: the workers of a host need")
+    assert text_lines(predict(words))[0].startswith(
+        "Does not fit with 8 workers by all-reduce: the workers of a host need"
+    )
     unknown = memory_of(MLP)
     assert unknown.capacity is None
     assert unknown.fits

@@ -3,8 +3,11 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -30,68 +33,64 @@ from paceline.studies.predict.deployment import (
     one_machine,
 )
 from paceline.studies.predict.findings import find_remedies
-from paceline.studies.predict.model import Case, find_model
-from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, Prediction, StepBounds, Wire
-from paceline.studies.predict.pricing import Pricing, interval, longest
+from paceline.studies.predict.interval import interval, longest
+from paceline.studies.predict.model import Case, PacelineModel, find_model
+from paceline.studies.predict.prediction import Basis, PredictedStep, Prediction, StepBounds, Wire
 from paceline.studies.predict.request import PredictRequest, parse_counts
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
 from paceline.studies.predict.setup import AS_DESCRIBED, Change, apply_change
 
+LINK = Link(bandwidth=1e9, latency=1e-5)
+
 
 @dataclass(frozen=True, kw_only=True)
-class ByHand:
+class ByHand(PacelineModel):
     """A step of a second a sample, then whatever the exchange of so many workers takes; nothing overlaps."""
 
     request: PredictRequest = None
-    exchange: Callable[[int], float]
-    seconds: float = 1.0
-    batch: int = 1
-    codec: str = "identity"
-    plain: Callable[[int], float] | None = None
-    """The exchange without a codec."""
-    epoch_samples: int | None = None
-    name: str = "by hand"
-    parameters: int = 10
-    title: str = "hand"
-    strategies: tuple[str, ...] = ("all-reduce",)
-    explains: bool = True
-    accumulate: int = 1
-    spread: float = 0.1
+    subject: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(name="hand", train_samples=None))
+    profile: None = None
+    sheet: None = None
+    compute: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(accumulate=1, typical=None))
     deployment: Deployment = Deployment(
-        layout=equal_hosts(Link(bandwidth=1e9, latency=1e-5), 8, lambda workers: MEMORY, ()),
+        layout=lambda workers, *_: equal_hosts(workers, 8, LINK, lambda many: MEMORY),
         most=10**6,
         words="a formula",
     )
-    basis: Basis = Basis(level="catalogue", compute="a stated time", links="a formula", interval="a guess")
+    memory_size: None = None
+    exchange: Callable[[int], float]
+    sample: float = 1.0
+    codec: str = "identity"
+    plain: Callable[[int], float] | None = None
+    """The exchange without a codec."""
+    parameters: ClassVar[int] = 10
+    basis: ClassVar[Basis] = Basis(
+        level="catalogue", compute="a stated time", links="a formula", interval="a guess"
+    )
 
     def wire(self, case: Case, where: str) -> Wire:
         return Wire(where=where, name="a cable", bandwidth=1e9, latency=1e-5)
 
-    def modules(self) -> tuple[ModuleCost, ...]:
-        return ()
-
-    def memory(self, case: Case) -> None:
+    def find_memory(self, case: Case) -> None:
         return None
 
     def cost(self, batch: int) -> StepCost:
-        step = StepBreakdown(forward=self.seconds * batch)
-        return StepCost(samples=batch, step=step, ready=(), spread=self.spread)
+        step = StepBreakdown(forward=self.sample * batch)
+        return StepCost(samples=batch, step=step, ready=(), spread=0.1)
 
-    def changed(self, request: PredictRequest) -> "ByHand":
+    def with_request(self, request: PredictRequest) -> "ByHand":
         """A network "x8" has 8 times the bandwidth."""
         exchange = self.exchange if request.codec == self.codec or self.plain is None else self.plain
-        if request.network is not None:
-            factor = float(request.network[1:])
-            return replace(self, request=request, exchange=lambda workers: exchange(workers) / factor)
-        return replace(self, request=request, exchange=exchange, batch=request.batch_size or 1)
+        factor = 1.0 if request.network is None else float(request.network[1:])
+        return replace(self, request=request, exchange=lambda workers: exchange(workers) / factor)
 
-    def bounds(self, case: Case) -> StepBounds:
+    def find_bounds(self, case: Case) -> StepBounds:
         parts = self.step(case).breakdown
         return StepBounds("bandwidth" if parts.communicate > parts.forward else "compute", "bandwidth")
 
-    def step(self, case: Case) -> PredictedStep:
+    def find_step(self, case: Case) -> PredictedStep:
         change = case.change
-        forward = self.seconds * case.batch * change.compute
+        forward = self.sample * case.batch * change.compute
         talk = self.exchange(case.workers) * change.transfers / change.bandwidth if case.workers > 1 else 0.0
         return PredictedStep(
             breakdown=StepBreakdown(forward=forward, communicate=talk),
@@ -100,25 +99,20 @@ class ByHand:
         )
 
 
-def asked(exchange: Callable[[int], float], seconds: float = 1.0, model=None, **settings) -> Pricing:
+def asked(exchange: Callable[[int], float], seconds: float = 1.0, model=None, **settings) -> ByHand:
     settings = {"model": "hand", "device": "a100", "batch_size": 1, "workers": (1, 2, 4)} | settings
-    request = PredictRequest(**settings)
-    model = model or ByHand(exchange=exchange, seconds=seconds)
-    samples = {
-        "request": request,
-        "batch": request.batch_size,
-        "epoch_samples": request.samples,
-        "strategies": request.strategies,
-    }
-    return Pricing(replace(model, **samples))
+    model = model or ByHand(exchange=exchange, sample=seconds)
+    found = replace(model, request=PredictRequest(**settings))
+    found.check()
+    return found
 
 
-def predict(pricing: Pricing, *remedies: tuple[str, str]) -> Prediction:
-    return price_request(pricing, remedies)
+def predict(model: ByHand, *remedies: tuple[str, str]) -> Prediction:
+    return price_request(model, remedies)
 
 
-def findings(pricing: Pricing, *remedies: tuple[str, str]):
-    return predict(pricing, *remedies).series[0].findings
+def findings(model: ByHand, *remedies: tuple[str, str]):
+    return predict(model, *remedies).series[0].findings
 
 
 def test_the_worked_case_crosses_over_at_67_workers():
@@ -242,14 +236,14 @@ class Served(ByHand):
 
     room: int = 10**6
 
-    def step(self, case: Case) -> PredictedStep:
+    def find_step(self, case: Case) -> PredictedStep:
         if case.servers > self.room:
             raise UsageError(f"{case.servers} servers do not fit")
         if case.change == AS_DESCRIBED:
             case = case.with_link("network", bandwidth=case.servers)
-        return super().step(case)
+        return super().find_step(case)
 
-    def bounds(self, case: Case) -> StepBounds:
+    def find_bounds(self, case: Case) -> StepBounds:
         return StepBounds("server", "bandwidth")
 
 
@@ -331,23 +325,18 @@ def test_a_prediction_is_read_back_as_it_was_written():
 
 @given(st.floats(0.0, 2.0), st.floats(0.0, 2.0), st.floats(0, 100))
 def test_the_interval_holds_the_point_and_grows_with_either_doubt(compute, links, exchange):
-    model = ByHand(exchange=lambda workers: exchange)
-    case = Case(strategy="any", workers=4, batch=1, samples=4)
-
     def edges(one: float, two: float) -> tuple[float, float]:
-        return interval(case, lambda asked: model.step(asked).seconds, one, two)
+        return interval(1 + exchange, lambda computing, moving: computing + moving * exchange, one, two)
 
     low, high = edges(compute, links)
-    assert low <= model.step(case).seconds <= high
+    assert low <= 1 + exchange <= high
     wider = edges(compute + 0.1, links + 0.1)
     assert wider[0] <= low
     assert high <= wider[1]
 
 
 def test_an_interval_of_computing_alone_is_its_tenths():
-    model = ByHand(exchange=lambda workers: 0.0)
-    case = Case(strategy="any", workers=1, batch=1, samples=1)
-    low, high = interval(case, lambda asked: model.step(asked).seconds, 0.1, 0.2)
+    low, high = interval(1.0, lambda computing, moving: computing, 0.1, 0.2)
     assert math.log(high) == pytest.approx(0.12816, rel=1e-3)
     assert low == pytest.approx(1 / high)
 
@@ -372,10 +361,10 @@ def test_no_factor_is_found_where_none_is_enough():
         ("1,x", "is no count"),
         ("-3", "is no count"),
         ("8-2", "is no count"),
-        ("1-100000", "at most 64"),
+        ("1-100000", "1 to 64"),
         ("9999999999999999999999", "is no count"),
         ("1.5", "is no count"),
-        (",", "at least 1"),
+        (",", "1 to 64"),
     ],
 )
 def test_nonsense_counts_are_refused(text, says):
@@ -406,21 +395,15 @@ PLAIN = (False, 0.0)
 SERVED = (True, 0.0)
 
 
-def alike(link: Link, per_host: int):
-    return equal_hosts(link, per_host, lambda workers: MEMORY, ())
-
-
 def test_hosts_fill_in_order_and_the_last_is_partly_used():
-    layout = alike(Link(bandwidth=1e9, latency=0.0), 4)
-    assert [host.workers for host in layout(10, *PLAIN).hosts] == [4, 4, 2]
-    assert [host.workers for host in layout(3, *PLAIN).hosts] == [3]
+    for workers, hosts in ((10, [4, 4, 2]), (3, [3])):
+        cluster = equal_hosts(workers, 4, LINK, lambda many: MEMORY)
+        assert [host.workers for host in cluster.hosts] == hosts
 
 
 def test_a_hundred_thousand_hosts_are_two_groups():
-    assert [group.count for group in alike(Link(bandwidth=1e9, latency=0.0), 4)(400_003, *PLAIN).groups] == [
-        100_000,
-        1,
-    ]
+    cluster = equal_hosts(400_003, 4, LINK, lambda many: MEMORY)
+    assert [group.count for group in cluster.groups] == [100_000, 1]
 
 
 def test_a_described_cluster_gives_its_first_workers_and_keeps_its_servers():
@@ -430,7 +413,7 @@ def test_a_described_cluster_gives_its_first_workers_and_keeps_its_servers():
         Host(name="b", link=link, workers=0, servers=1),
         Host(name="c", link=link, workers=2),
     )
-    layout = first_workers(Cluster.of(hosts))
+    layout = partial(first_workers, Cluster.of(hosts))
     assert [(host.name, host.workers) for host in layout(1, *SERVED).hosts] == [("a", 1), ("b", 0)]
     assert [host.name for host in layout(4, *PLAIN).hosts] == ["a", "c"], "no worker sends to servers"
 
@@ -444,7 +427,7 @@ def test_a_host_that_only_keeps_servers_is_no_second_host_of_workers_that_have_n
     model = find_model(words)
     keeper = Host(name="keeper", link=Link(bandwidth=1e6, latency=1e-3), workers=0, servers=1)
     whole = model.deployment.described.with_hosts((*model.deployment.described.hosts, keeper))
-    model = replace(model, deployment=replace(model.deployment, layout=first_workers(whole)))
+    model = replace(model, deployment=replace(model.deployment, layout=partial(first_workers, whole)))
     case = Case(strategy="all-reduce", workers=2, batch=8, samples=16)
     faster = case.with_link("inside", bandwidth=4.0)
     assert model.step(faster).seconds < model.step(case).seconds
@@ -495,7 +478,7 @@ def test_workers_of_a_measured_machine_talk_as_it_was_measured_and_compute_in_co
     profile = Profile(
         name="here", made="now", versions={}, machine={}, device={}, links=links, contention=(1.0, 1.5)
     )
-    layout = one_machine(profile)
+    layout = partial(one_machine, profile, "shm")
     (host,) = layout(2, *PLAIN).hosts
     assert (host.workers, host.inside.bandwidth, host.contention) == (2, 1e9, (1.0, 1.5))
     assert layout(2, *SERVED).hosts[0].inside.bandwidth == 2e9
@@ -513,7 +496,7 @@ def measured_across(*names: str) -> Profile:
 
 
 def test_workers_on_several_measured_machines_talk_over_the_network_that_was_measured():
-    layout = equal_machines(measured_across("network", "wire", "memory"), 2)
+    layout = partial(equal_machines, measured_across("network", "wire", "memory"), 2)
     cluster = layout(3, *PLAIN)
     assert [host.workers for host in cluster.hosts] == [2, 1]
     assert {(host.link.bandwidth, host.inside.bandwidth) for host in cluster.hosts} == {(1e8, 3e8)}
@@ -536,9 +519,8 @@ def test_a_profile_of_several_hosts_puts_a_worker_on_each():
 def test_the_interval_holds_what_operators_without_a_measured_relative_may_really_take():
     """Guessed as one pass over memory, they took four to eight times as long as the whole step was predicted to."""
     guessed = {"linalg_matrix_exp": 0.25, "_fft_r2c": 0.1, "special_bessel_j0": 0.05}
-    case = Case(strategy="all-reduce", workers=1, batch=32, samples=32)
     sure, related, foreign = (
-        interval(case, lambda one: 1.25e-3 * one.change.compute, 0.15, 0.2, longest(shares))
+        interval(1.25e-3, lambda compute, links: 1.25e-3 * compute, 0.15, 0.2, longest(shares))
         for shares in ({}, {"gelu": 0.4}, guessed)
     )
     assert sure == related, "what has measured relatives is doubted by how far those are apart"
@@ -562,6 +544,6 @@ def test_what_is_guessed_is_said_beside_the_interval():
 
 def test_only_numbers_that_were_asked_about_are_told_to_who_waits():
     told: list[str] = []
-    asking = asked(lambda workers: 0.5)
-    predict(Pricing(asking.model, told.append))
+    words = PredictRequest(model="mlp", device="a100", workers=(1, 2, 4))
+    price_request(find_model(words, progress=told.append))
     assert {one.rpartition(", ")[2] for one in told} == {"1 worker", "2 workers", "4 workers"}

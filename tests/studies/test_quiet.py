@@ -11,7 +11,7 @@ from paceline.cli.main import main
 from paceline.clusters.profile import DISTURBED, Profile
 from paceline.errors import RunFailed
 from paceline.records.load import HostLoad, LoadMeter
-from paceline.studies.calibrate.quiet import QuietMachine
+from paceline.studies.calibrate.device import QuietMachine
 from paceline.studies.predict.compute import profile_words
 
 LOAD = HostLoad(host="here", cores=2, wanted=1, others=0.0)

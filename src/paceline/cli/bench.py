@@ -21,10 +21,7 @@ Whole = Parameter(converter=whole)
 app = App(
     name="bench",
     help="Measure how fast things are here, beside what was predicted.",
-    help_flags=["--help", "-h"],
     version_flags=[],
-    help_format="plaintext",
-    result_action="return_value",
 )
 
 
@@ -51,7 +48,7 @@ def collectives(
     sizes
         Such as 1kB,1MB,25MiB, up to 4 GB (default: 1 kB to 256 MB).
     only
-        Such as ring,shm (default: gloo, shm, shm-elsewhere and each schedule over gloo).
+        Such as ring,shm,my_file.py:my_schedule (default: gloo, shm, shm-elsewhere and each schedule over gloo).
     op
         sum (default), mean, max, min or product; and, or and xor for integers.
     dtype

@@ -31,17 +31,27 @@ WHAT = Group("What is measured", sort_key=1)
 SHOWN = Group("What is written and shown", sort_key=5)
 
 Threads = Annotated[int | None, Parameter(converter=whole, group=WHAT)]
-Busy = Annotated[bool, Parameter(group=WHAT, negative=(), show_default=False)]
-Name = Annotated[str | None, Parameter(group=SHOWN)]
-Json = Annotated[bool, Parameter(name="--json", group=SHOWN, negative=(), show_default=False)]
+Busy = Annotated[
+    bool,
+    Parameter(
+        group=WHAT,
+        negative=(),
+        show_default=False,
+        help="Measure though other processes compute, and mark the profile: predictions will say so.",
+    ),
+]
+Out = Annotated[Path, Parameter(group=SHOWN, help="Where to write the profile.")]
+Json = Annotated[
+    bool,
+    Parameter(
+        name="--json", group=SHOWN, negative=(), show_default=False, help="One JSON document instead of text."
+    ),
+]
 
 app = App(
     name="calibrate",
     help="Measure this machine, so that predictions know it: 'paceline predict MODEL --profile FILE'.",
-    help_flags=["--help", "-h"],
     version_flags=[],
-    help_format="plaintext",
-    result_action="return_value",
 )
 
 
@@ -60,8 +70,8 @@ def device(
     seconds: Annotated[float | None, Parameter(group=WHAT)] = None,
     threads: Threads = None,
     busy: Busy = False,
-    out: Annotated[Path, Parameter(group=SHOWN)] = DEFAULT_PATH,
-    name: Name = None,
+    out: Out = DEFAULT_PATH,
+    name: Annotated[str | None, Parameter(group=SHOWN)] = None,
     as_json: Json = False,
 ) -> int:
     """Measure how fast this machine computes, and write a new profile.
@@ -76,14 +86,8 @@ def device(
         How long to measure (default 180); more is more accurate.
     threads
         Threads that a worker computes with (default 1, or as OMP_NUM_THREADS says).
-    busy
-        Measure though other processes compute, and mark the profile: predictions will say so.
-    out
-        Where to write the profile.
     name
         What to call the machine (default: its host name).
-    as_json
-        One JSON document instead of text.
     """
     from paceline.reports.calibrate import render_device
     from paceline.reports.progress import Screen
@@ -122,12 +126,8 @@ def links(
     ----------
     profile
         The profile that is added to, on the host of rank 0; its workers have one thread.
-    busy
-        Measure though other processes compute, and mark the profile: predictions will say so.
     out
         Where to write the profile (default: where it was).
-    as_json
-        One JSON document instead of text.
     """
     from paceline.reports.calibrate import render_links
     from paceline.runtimes.live.process_info import ProcessInfo
@@ -186,8 +186,8 @@ def record(
     *,
     profile: Annotated[Path | None, Parameter(group=WHAT)] = None,
     threads: Threads = None,
-    out: Annotated[Path, Parameter(group=SHOWN)] = DEFAULT_PATH,
-    name: Name = None,
+    out: Out = DEFAULT_PATH,
+    name: Annotated[str | None, Parameter(group=SHOWN)] = None,
     as_json: Json = False,
 ) -> int:
     """Correct a profile by the typical step of a recorded run; nothing is measured.
@@ -201,12 +201,8 @@ def record(
         rate only).
     threads
         Threads of the run's worker, where its record does not say (default 1).
-    out
-        Where to write the profile.
     name
         What to call the machine (default: as --profile has it, or its host name).
-    as_json
-        One JSON document instead of text.
     """
     from paceline.reports.calibrate import render_record
     from paceline.studies.calibrate.device import check_out
@@ -239,8 +235,6 @@ def table(
         How gradients were exchanged: one-to-all, ring, tree or butterfly (default: each of them beside the others).
     forecast
         Further points, such as 8x128,8x512.
-    as_json
-        One JSON document instead of text.
     """
     from paceline.reports.calibrate import render_fits
     from paceline.studies.calibrate.table import TablePoint, fit_table, read_table

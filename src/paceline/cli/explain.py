@@ -12,7 +12,6 @@ from rich.table import Table
 from paceline.cli.options import whole
 from paceline.collectives import SCHEDULES
 from paceline.errors import UsageError
-from paceline.reports.explain.request import DRAWN, WRITTEN, ExplainRequest
 
 PARTICIPANTS = Group("Participants", sort_key=1)
 WHAT = Group("What is reduced", sort_key=2)
@@ -72,15 +71,16 @@ def explain(
             )
         _list(as_json)
     else:
-        _show(ExplainRequest(schedule=schedule, **given), html, as_json)
+        _show({"schedule": schedule, **given}, html, as_json)
 
 
-def _show(request: ExplainRequest, html: Path | None, as_json: bool) -> None:
+def _show(request: dict[str, Any], html: Path | None, as_json: bool) -> None:
+    from paceline.reports.explain.explanation import DRAWN, WRITTEN, ExplainRequest
     from paceline.reports.explain.explanation import explain as explain_collective
-    from paceline.reports.explain.page import document, write_page
-    from paceline.reports.explain.text import print_explanation
+    from paceline.reports.explain.render import document, print_explanation, write_page
 
-    explanation = explain_collective(request, WRITTEN if as_json and html is None else DRAWN)
+    limits = WRITTEN if as_json and html is None else DRAWN
+    explanation = explain_collective(ExplainRequest(**request), limits)
     if html is not None:
         write_page(explanation, html)
         sys.stderr.write(f"wrote {html}: open it in a browser\n")

@@ -17,7 +17,6 @@ from paceline.strategies import STRATEGIES
 
 AsJson = Annotated[bool, Parameter(name="--json", negative=(), help="One JSON document instead of a table.")]
 Facts = Mapping[str, Any]
-"""What else is known of a model, by the name that it has in JSON."""
 
 
 def _lister(
@@ -76,7 +75,6 @@ schedules = _lister(jobs.SCHEDULES, "--schedule my_file.py:MySchedule")
 FORMATS = ("tf32", "fp16", "bf16")
 
 _WIDTH = 110
-"""Characters a line where the output is no terminal; a narrow terminal folds the titles."""
 
 
 def devices(*, as_json: AsJson = False) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from paceline.records.summary import Observer
     from paceline.runtimes.live.heartbeat import Heartbeat
-    from paceline.runtimes.live.launcher.plan import LaunchPlan
+    from paceline.runtimes.live.launcher.processes import LaunchPlan
     from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.runtimes.live.signals import StopRequest
     from paceline.runtimes.live.worker.guard import HasEnding
@@ -220,7 +220,7 @@ class PlaceOptions:
     """What only the run's processes know, the same file on every host (made for you on one host)."""
 
     def plan(self, workers: int) -> "LaunchPlan":
-        from paceline.runtimes.live.launcher.plan import LaunchPlan
+        from paceline.runtimes.live.launcher.processes import LaunchPlan
         from paceline.runtimes.live.secret import Secret
 
         if self.secret_file is not None:

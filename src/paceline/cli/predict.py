@@ -120,8 +120,7 @@ class PredictOptions:
         parts = {part: settings.pop(part) for part in ("job", "data", "model") if part in settings}
         if "job" in parts and (len(parts) > 1 or self.optimizer):
             raise UsageError(
-                f"--job {self.job} brings its own parts, so --data, --model and --optimizer have no place; leave them "
-                "or the job out"
+                f"--job {self.job} brings its own parts: leave out --data, --model and --optimizer"
             )
         if "job" in parts:
             settings["job"] = JobSpec(path=self.job)
@@ -177,8 +176,7 @@ def predict(
         raise UsageError(f"--svg {svg}: name a file that ends in .svg")
     if request.cost_model == "paleo" and (chart or svg):
         raise UsageError(
-            f"{'--chart' if chart else '--svg'} does not go with --cost-model paleo, which prints its own table; "
-            "leave it out"
+            f"{'--chart' if chart else '--svg'} does not go with --cost-model paleo; leave it out"
         )
     from paceline.records.files import to_document
     from paceline.reports.predict.chart import chart_lines, picture
@@ -210,7 +208,5 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text)
     except OSError as error:
-        raise UsageError(
-            f"cannot write {path}: {error.strerror}; name a file in an existing folder"
-        ) from error
+        raise UsageError(f"cannot write {path}: {error.strerror}; name another file") from error
     sys.stderr.write(f"wrote {path}\n")

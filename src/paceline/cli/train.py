@@ -27,9 +27,8 @@ from paceline.runtimes.settings import Settings
 
 if TYPE_CHECKING:
     from paceline.records.summary import Observer
-    from paceline.runtimes.live.options import LiveOptions
     from paceline.runtimes.live.process_info import ProcessInfo
-    from paceline.runtimes.live.request import TrainRequest
+    from paceline.runtimes.live.request import LiveOptions, TrainRequest
 
 _LATEST = Path("latest")
 _OWN_OF_A_JOINER = (
@@ -66,7 +65,7 @@ class WhereOptions(PlaceOptions):
 
     def live(self, resume: RunFolder | None) -> "LiveOptions":
         from paceline.runtimes.config import read_live
-        from paceline.runtimes.live.options import LiveOptions
+        from paceline.runtimes.live.request import LiveOptions
 
         names = ("device", "backend", "threads", "timeout", "hang_timeout", "silence")
         asked = {name: value for name, value in given(self).items() if name in names}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -21,38 +21,27 @@ FAST = (20e-6, "latency: twice the 10 us that Larsen et al. (2009) measured at b
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSheet:
-    """A device by its data sheet."""
-
     name: str
-    """As a user writes it: lower case, such as "a100"."""
     title: str
-    """As its maker writes it."""
     kind: Literal["gpu", "cpu"]
     flops: float
     """Peak 32-bit floating-point operations a second, without matrix units."""
     bandwidth: float
-    """Memory, bytes a second."""
     memory: float = 0.0
     """Bytes, as its driver reports them; 0 where it is not stated, as for a CPU, whose host has the memory."""
     tensor_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
-    """Peak of matrix units by number format, such as "tf32" or "bf16", dense."""
     cores: int = 1
-    """Of a CPU: ``flops`` is that of all of them."""
     inside: tuple[str, ...] = ()
     """Networks of the catalogue that can connect such devices of one host, slowest first."""
     source: str
     date: str
-    """When the figures were looked up or published, year and month: 2026-11."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSheet:
-    """A kind of link by its data sheet."""
-
     name: str
     title: str
     bandwidth: float
-    """Bytes a second, each way."""
     latency: float
     """Seconds of a small message from one end to the other, software included."""
     inside: bool = False
@@ -61,18 +50,17 @@ class NetworkSheet:
     date: str
 
 
+Sheet = TypeVar("Sheet")
+
+
 @cache
 def all_devices() -> Mapping[str, DeviceSheet]:
-    """By name."""
-    entries = _document()["devices"]
-    sheets = msgspec.convert(entries, list[DeviceSheet])
-    sizes = (entry.get("memory_mib", 0) * 2.0**20 for entry in entries)
-    return {sheet.name: replace(sheet, memory=size) for sheet, size in zip(sheets, sizes, strict=True)}
+    entries = ({**one, "memory": one.get("memory_mib", 0) * 2.0**20} for one in _document()["devices"])
+    return {one["name"]: msgspec.convert(one, DeviceSheet) for one in entries}
 
 
 @cache
 def all_networks() -> Mapping[str, NetworkSheet]:
-    """By name."""
     return {sheet.name: sheet for sheet in msgspec.convert(_document()["networks"], list[NetworkSheet])}
 
 
@@ -82,33 +70,29 @@ def _document() -> dict[str, Any]:
 
 
 def find_device(name: str) -> DeviceSheet:
-    """The device of a name, however it is spelt: "A100", "NVIDIA A100", "RTX 4090"; a UsageError names the nearest."""
-    known = all_devices()
-    squashed = {squash(one): sheet for one, sheet in known.items()}
-    squashed |= {squash(alias): known[one] for alias, one in _document()["device-aliases"].items()}
-    found = squashed.get(squash(name, MAKERS))
+    """However it is spelt: "A100", "NVIDIA A100", "RTX 4090"; a UsageError names the nearest."""
+    found = _spelt(name, all_devices(), _document()["device-aliases"])
     if found is None:
-        raise unknown("device", name, known, see="paceline devices")
+        raise unknown("device", name, all_devices(), see="paceline devices")
     return found
 
 
 def find_network(text: str) -> NetworkSheet:
-    """The network of a name ("25gbit", "25GbE", "NVLink 3") or of a plain rate ("30 Gbit/s").
-
-    "25gbit,10 us" states the latency as well. A UsageError names the nearest.
-    """
+    """The network of a name ("25gbit", "25GbE", "NVLink 3") or of a plain rate ("30 Gbit/s")."""
     name, comma, latency = (piece.strip() for piece in text.partition(","))
-    known = all_networks()
-    squashed = {squash(one): sheet for one, sheet in known.items()}
-    squashed |= {squash(alias): known[one] for alias, one in _document()["network-aliases"].items()}
-    sheet = squashed.get(squash(name)) or _by_rate(name)
+    sheet = _spelt(name, all_networks(), _document()["network-aliases"]) or _by_rate(name)
     if not comma:
         return sheet
     return replace(sheet, latency=parse_seconds(latency), source=f"{sheet.source}; latency as given")
 
 
+def _spelt(name: str, known: Mapping[str, Sheet], aliases: Mapping[str, str]) -> Sheet | None:
+    found = {squash(one): sheet for one, sheet in known.items()}
+    found |= {squash(alias): known[one] for alias, one in aliases.items()}
+    return found.get(squash(name)) or found.get(squash(name, MAKERS))
+
+
 def _by_rate(text: str) -> NetworkSheet:
-    """A network of a stated rate; the catalogue's Ethernet where it is one of those."""
     if not re.match(r"[-+]?\.?\d", text):
         raise unknown("network", text, all_networks(), see="paceline networks")
     try:

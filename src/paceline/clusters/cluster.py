@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import groupby, islice, pairwise
 from math import inf
 from typing import Any, Literal, Self
 
@@ -14,7 +14,6 @@ from paceline.records.spans import StepBreakdown
 from paceline.units import show_rate, show_seconds
 
 Backend = Literal["shm", "gloo"]
-"""What all-reduces inside a host go through."""
 
 
 def _require(fine: bool, what: str, rule: str) -> None:
@@ -26,7 +25,7 @@ def _require(fine: bool, what: str, rule: str) -> None:
 class Device:
     name: str = "device"
     speed: float = 1.0
-    """2 computes in half the stated times, 0.5 in twice."""
+    """2 computes in half the stated times."""
     reduce_seconds: float = 0.0
     """Seconds a byte to combine what a collective brings with what is held; 0 where it is not stated."""
     sheet: DeviceSheet | None = None
@@ -40,10 +39,8 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """The same bandwidth in both directions at once, and a latency for each message."""
-
     bandwidth: float
-    """Bytes a second, each way."""
+    """Bytes a second, each way at once."""
     latency: float
     """Seconds from one end to the other; between two hosts the larger of theirs counts."""
 
@@ -53,7 +50,6 @@ class Link:
 
     @classmethod
     def of(cls, sheet: NetworkSheet, devices: int = 1) -> Self:
-        """A network of the catalogue; inside a host, what all its devices have together."""
         together = max(devices, 1) if sheet.inside else 1
         return cls(bandwidth=sheet.bandwidth * together, latency=sheet.latency)
 
@@ -97,8 +93,6 @@ def contention_factor(factors: Sequence[float], workers: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """A machine with its workers, all alike, and its link to the other hosts. Hosts may be equal under two names."""
-
     name: str = field(compare=False)
     link: Link
     workers: int = 1
@@ -106,7 +100,6 @@ class Host:
     """How many servers may run here; where no host states any, they are spread over all hosts."""
     device: Device = Device()
     inside: Link = MEMORY
-    """What the processes on this host communicate through; they share its bandwidth."""
     start: float = 0.0
     """When its workers begin, in seconds; later ones join a run under way."""
     steps: int | None = None
@@ -156,25 +149,19 @@ class StepTimes:
     evaluate: float | None = None
     """Evaluating as many samples as a mini-batch has; None takes as long as forward."""
     checkpoint: float = 0.0
-    """Writing one checkpoint, whatever its size."""
     serve: float = 0.0
-    """What a server spends on one message."""
     aggregate: float = 0.0
     """What a server spends on each gradient of an update, once all of them have come."""
     jitter: float = 0.0
     """Spread of the compute times: 0 is none, 0.1 varies a typical step by a tenth, drawn from the seed."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.jitter <= 2:
-            raise UsageError(
-                f"a jitter of {self.jitter:g} is impossible: it must lie between 0 (none) and 2, for example 0.1"
-            )
+        rule = "between 0 (none) and 2, for example 0.1"
+        _require(0 <= self.jitter <= 2, f"a jitter of {self.jitter:g}", rule)
 
 
 @dataclass(frozen=True)
 class HostGroup:
-    """``count`` equal hosts in a row."""
-
     host: Host
     count: int = 1
     names: tuple[str, ...] = field(default=(), compare=False)
@@ -183,7 +170,6 @@ class HostGroup:
 
     @property
     def workers(self) -> int:
-        """Of all these hosts."""
         return self.count * self.host.workers
 
     def name(self, index: int) -> str:
@@ -199,14 +185,10 @@ class HostGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Hosts behind a switch that is never the bottleneck; ranks fill the hosts in order.
-
-    A host is known by its place in the order of all hosts.
-    """
+    """Hosts behind a switch that is never the bottleneck; ranks fill the hosts in order."""
 
     groups: tuple[HostGroup, ...]
     times: StepTimes = StepTimes()
-    """How long a step takes here, as far as the description says so."""
     name: str = "cluster"
     contention: tuple[float, ...] = ()
     """As a host's, for all workers together: of hosts that are one machine, such as containers or namespaces."""
@@ -223,19 +205,23 @@ class Cluster:
 
     @classmethod
     def of(cls, hosts: Iterable[Host], **settings: Any) -> Self:
-        """Put equal neighbours into groups; every host keeps its name."""
-        return cls(groups=_grouped(hosts), **settings)
+        return cls(groups=_grouped(hosts), **settings).check_names()
 
     def with_hosts(self, hosts: Iterable[Host]) -> Self:
-        return replace(self, groups=_grouped(hosts))
+        return replace(self, groups=_grouped(hosts)).check_names()
+
+    def check_names(self) -> Self:
+        names = Counter(group.name(index) for group in self.groups for index in range(group.count))
+        ((name, many),) = names.most_common(1)
+        if many > 1:
+            raise UsageError(f"two hosts are called {name!r}; every host needs a name of its own")
+        return self
 
     def map_hosts(self, change: Callable[[Host], Host]) -> Self:
-        """Every host as ``change`` makes it, which is called once a group."""
         return replace(self, groups=tuple(replace(group, host=change(group.host)) for group in self.groups))
 
     @cached_property
     def hosts(self) -> tuple[Host, ...]:
-        """Host by host; for clusters that are small enough to enumerate."""
         return tuple(
             replace(group.host, name=group.name(index))
             for group in self.groups
@@ -252,9 +238,8 @@ class Cluster:
 
     def slowdown(self, host: Host) -> float:
         """How many times as long a worker of a host computes because others share its machine."""
-        return contention_factor(host.contention, host.workers) * contention_factor(
-            self.contention, self.workers
-        )
+        others = contention_factor(self.contention, self.workers)
+        return contention_factor(host.contention, host.workers) * others
 
     def check_workers(self, workers: int) -> None:
         if workers != self.workers:
@@ -264,7 +249,6 @@ class Cluster:
             )
 
     def place_workers(self) -> tuple[int, ...]:
-        """The host of every worker rank."""
         return tuple(index for index, host in enumerate(self.hosts) for _ in range(host.workers))
 
     def place_servers(self, servers: int) -> tuple[int, ...]:
@@ -281,7 +265,6 @@ class Cluster:
         return tuple(islice((index for index, count in enumerate(each) for _ in range(count)), servers))
 
     def split(self, places: Collection[int]) -> Self:
-        """The same cluster in which each of these hosts is a group of its own."""
         found: list[HostGroup] = []
         first = 0
         for group in self.groups:
@@ -292,7 +275,6 @@ class Cluster:
         return replace(self, groups=tuple(found))
 
     def group_at(self, place: int) -> int:
-        """The index of the group of a host."""
         for index, group in enumerate(self.groups):
             if place < group.count:
                 return index
@@ -309,13 +291,13 @@ class Cluster:
             return self
         apart = self.split(set(servers))
         placed = Counter(apart.group_at(place) for place in servers)
-        found = []
+        groups = []
         for index, group in enumerate(apart.groups):
-            host, most = group.host, max(group.host.workers, placed[index], 1) * self.cipher
-            if host.link.bandwidth > most:
-                host = replace(host, link=replace(host.link, bandwidth=most))
-            found.append(replace(group, host=host))
-        return replace(self, groups=tuple(found))
+            host, link = group.host, group.host.link
+            most = max(host.workers, placed[index], 1) * self.cipher
+            slower = replace(link, bandwidth=min(link.bandwidth, most))
+            groups.append(replace(group, host=replace(host, link=slower)))
+        return replace(self, groups=tuple(groups))
 
     def __str__(self) -> str:
         links = {str(group.host.link) for group in self.groups}
@@ -325,14 +307,6 @@ class Cluster:
 
 
 def _grouped(hosts: Iterable[Host]) -> tuple[HostGroup, ...]:
-    runs: list[list[Host]] = []
-    names: set[str] = set()
-    for host in hosts:
-        if host.name in names:
-            raise UsageError(f"two hosts are called {host.name!r}; every host needs a name of its own")
-        names.add(host.name)
-        if runs and runs[-1][0] == host:
-            runs[-1].append(host)
-        else:
-            runs.append([host])
+    """Equal neighbours in groups; every host keeps its name."""
+    runs = [list(run) for _, run in groupby(hosts)]
     return tuple(HostGroup(run[0], len(run), tuple(host.name for host in run)) for run in runs)

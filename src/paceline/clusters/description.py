@@ -1,6 +1,5 @@
 """A cluster in the user's words: inline, ``hosts=4,workers=2,bandwidth=1 Gbit/s``, or a TOML file."""
 
-from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
 from math import inf
@@ -9,34 +8,20 @@ from pathlib import Path
 from paceline.clusters.catalogue import DeviceSheet, all_devices, find_device, find_network, squash
 from paceline.clusters.cluster import MEMORY, Backend, Cluster, Device, Host, HostGroup, Link, StepTimes
 from paceline.clusters.toml_reader import Reader, read_toml
-from paceline.errors import UsageError, unknown
+from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown
 
 DEFAULT_LINK = Link(bandwidth=1e9 / 8, latency=50e-6)
-"""The link of a host that states none: 1 Gbit/s Ethernet."""
 MOST_HOSTS = 1_000_000
-"""That one table may stand for, and the workers and servers of a host."""
 NEAR = 0.86
 """How alike a name and one of the catalogue's must be to be taken for a slip: 'a1000' is, 'l40' for 'l40s' is not."""
 
 _STEP = ("data", "forward", "backward", "apply")
 _BESIDE = ("evaluate", "checkpoint", "serve", "aggregate")
-_INLINE = {
-    "": (
-        *("hosts", "workers", "speed", "device", "network", "bandwidth", "latency", "servers", "reduce"),
-        *("start", "steps", "dies", "contention", "backend", "memory"),
-    ),
-    "inside-": ("network", "bandwidth", "latency"),
-    "times": (*_STEP, *_BESIDE, "jitter"),
-}
-"""The settings of an inline description, by the table of a file that they are in."""
 
 
 def read_cluster(text: str) -> Cluster:
-    """Read an inline description, or the ``.toml`` file at a path.
-
-    A UsageError names the file, the line, the key, the value and the rule.
-    """
+    """Read an inline description, or the ``.toml`` file at a path."""
     path = Path(text)
     if path.suffix != ".toml":
         return _read_inline(text)
@@ -49,7 +34,6 @@ def read_cluster(text: str) -> Cluster:
 
 
 def cluster_of(reader: Reader, name: str) -> Cluster:
-    """The cluster that a file's tables describe; keys that were not read before are refused."""
     name = reader.word("name", name)
     inside, times, hosts = reader.table("inside"), reader.table("times"), reader.tables("hosts")
     contention = reader.numbers("contention")
@@ -58,13 +42,10 @@ def cluster_of(reader: Reader, name: str) -> Cluster:
 
 
 def _read_inline(text: str) -> Cluster:
-    """One kind of host, ``hosts`` times; the tables of a file, all in one line."""
-    tables: dict[str, dict[str, str]] = {table: {} for table in _INLINE}
-    where = {
-        f"{table}{key}" if table == "inside-" else key: (table, key)
-        for table, keys in _INLINE.items()
-        for key in keys
-    }
+    """The tables of a file, all in one line; ``hosts`` says for how many hosts it stands."""
+    host: dict[str, str] = {}
+    inside: dict[str, str] = {}
+    times: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         setting, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals:
@@ -72,13 +53,11 @@ def _read_inline(text: str) -> Cluster:
                 f"cluster: {part!r} is not a setting: write key=value,key=value, for example "
                 f"'hosts=4,workers=2,bandwidth=1 Gbit/s', or the path of a .toml file"
             )
-        if setting not in where:
-            raise unknown("setting of a cluster", setting, where)
-        table, key = where[setting]
-        if key in tables[table]:
+        key = setting.removeprefix("inside-")
+        table = inside if key != setting else times if key in (*_STEP, *_BESIDE, "jitter") else host
+        if key in table:
             raise UsageError(f"cluster: {setting!r} is set twice; set it once")
-        tables[table][key] = value
-    host, inside, times = tables.values()
+        table[key] = value
     readers = Reader("cluster", "inside-", inside), Reader("cluster", "", times)
     return _build("cluster", *readers, [Reader("cluster", "", host)], "hosts")
 
@@ -91,15 +70,11 @@ def _build(
     count: str,
     contention: tuple[float, ...] = (),
 ) -> Cluster:
-    """``count`` is the key that says for how many hosts a table stands."""
     _read_link(inside, MEMORY)  # an error in it is reported even where no host reads it
     stated = _read_times(times)
     groups = tuple(_read_group(reader, inside, count) for reader in hosts)
-    names = Counter(group.name(index) for group in groups for index in range(group.count))
     try:
-        for twice in (name for name, many in names.items() if many > 1):
-            raise UsageError(f"two hosts are called {twice!r}; every host needs a name of its own")
-        return Cluster(groups=groups, times=stated, name=name, contention=contention)
+        return Cluster(groups=groups, times=stated, name=name, contention=contention).check_names()
     except UsageError as error:
         raise UsageError(f"{inside.where}: {error}") from error
 
@@ -171,7 +146,6 @@ def _find_sheet(reader: Reader, name: str) -> DeviceSheet | None:
 
 
 def _read_link(reader: Reader, usual: Link, devices: int = 1) -> Link:
-    """A link by ``network``, by ``bandwidth`` and ``latency``, or the usual one; ``devices`` of a host share it."""
     name = reader.word("network", "")
     if name:
         for key in ("bandwidth", "latency") if "," in name else ("bandwidth",):

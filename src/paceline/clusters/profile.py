@@ -13,7 +13,6 @@ from paceline.records.files import DamagedFile, from_document, read_json, replac
 SCHEMA = 4
 DEFAULT_PATH = Path("paceline-profile.json")
 LARGEST = 8_000_000
-"""Bytes; a profile is far smaller, and what is larger is something else."""
 AGAIN = "make it again with 'paceline calibrate'"
 
 Positive = Annotated[float, msgspec.Meta(ge=1e-15, le=1e300)]
@@ -24,7 +23,6 @@ DISTURBED = "disturbed"
 """What ``machine`` of a profile holds where something else computed while it was measured: a sentence."""
 
 INSIDE = ("memory", "loopback", "messages")
-"""Names of links inside a host."""
 
 SLICE = 0.003
 """Seconds for which a worker has a core for itself, where it shares one, before it is another one's turn (Linux)."""
@@ -41,18 +39,14 @@ def moment(apart: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkFit:
-    """A link between workers, as measured."""
-
     name: str
     """How it was reached: "memory" (shared memory of one host), "loopback" (Gloo on one host), "messages" (with a
     server on one host), "network" (all-reduces between hosts) or "wire" (messages between hosts)."""
     bandwidth: Positive
-    """Bytes a second."""
     latency: NotNegative
     spread: NotNegative
     """Standard deviation of the logarithm of (measured / predicted)."""
     points: Count
-    """Measurements behind it."""
     workers: Count = 2
     """How many communicated at once."""
 
@@ -63,9 +57,7 @@ class Profile:
 
     name: str
     made: str
-    """UTC, such as 2026-11-16T03:40:00Z."""
     versions: Mapping[str, str]
-    """Of paceline, torch and Python."""
     machine: Mapping[str, Any]
     """CPU or GPU by name, cores, threads a worker; and what disturbed the measurement, where anything did."""
     device: Mapping[str, Any]
@@ -75,7 +67,6 @@ class Profile:
     contention_short: tuple[Positive, ...] = ()
     """The same where they synchronise again after a moment: shared cores are then shared unevenly."""
     cipher: Positive | None = None
-    """Bytes a second, each way, that one process encrypts; None where it was not measured."""
 
     def contention_between(self, apart: float) -> tuple[float, ...]:
         """How many times as long computing takes with 1, 2, 3... workers that synchronise every ``apart`` seconds."""
@@ -86,13 +77,11 @@ class Profile:
         return tuple(long + (short - long) * part for short, long in pairs)
 
     def link(self, name: str, workers: int) -> LinkFit | None:
-        """The measurement of a link with ``workers``, or with the number next to it; None where there is none."""
         found = [fit for fit in self.links if fit.name == name]
         return min(found, key=lambda fit: (abs(fit.workers - workers), fit.workers)) if found else None
 
 
 def write_profile(profile: Profile, path: Path) -> None:
-    """Write it whole or not at all; a UsageError says why it cannot be written."""
     try:
         with replacing(path) as file:
             file.write(msgspec.json.encode({"schema": SCHEMA, **to_document(profile)}))
@@ -105,7 +94,7 @@ def read_profile(path: Path, torch_version: str | None = None) -> Profile:
 
     With ``torch_version``, a profile that was measured with another torch is refused: kernels change.
     """
-    profile = _checked(path, _document(path))
+    profile = _checked(path)
     measured = profile.versions.get("torch", "")
     if torch_version is not None and _minor(measured) != _minor(torch_version):
         raise UsageError(
@@ -117,29 +106,23 @@ def read_profile(path: Path, torch_version: str | None = None) -> Profile:
 
 def made_before(path: Path) -> str | None:
     """When the profile that is there was made, in words; None where there is no file."""
-    if not path.exists():
-        return None
     try:
-        return f"a profile of {read_profile(path).made}"
+        return f"a profile of {read_profile(path).made}" if path.exists() else None
     except UsageError:
         return "a file that is not a profile"
 
 
-def _document(path: Path) -> dict[str, Any]:
+def _checked(path: Path) -> Profile:
     try:
         if path.stat().st_size > LARGEST:
             raise UsageError(f"{path} is no profile: it is larger than {LARGEST // 1_000_000} MB")
-        found = read_json(path)
+        document = read_json(path)
     except OSError as error:
         raise UsageError(f"cannot read the profile {str(path)!r}: {error.strerror}") from error
     except DamagedFile as error:
         raise UsageError(f"{error}; {AGAIN}") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise UsageError(f"{path} is JSON but no profile; {AGAIN}")
-    return found
-
-
-def _checked(path: Path, document: dict[str, Any]) -> Profile:
     schema = document.pop("schema", None)
     if schema != SCHEMA:
         raise UsageError(
@@ -148,13 +131,13 @@ def _checked(path: Path, document: dict[str, Any]) -> Profile:
         )
     try:
         profile = from_document(document, Profile)
+        known = {Profile: [document], LinkFit: document.get("links", [])}
+        for kind, entries in known.items():
+            names = {field.name for field in fields(kind)}
+            for extra in (key for entry in entries for key in entry if key not in names):
+                raise msgspec.ValidationError(f"{extra!r} is unknown")
     except msgspec.ValidationError as error:
         raise UsageError(f"{path} is not a profile that can be used: {error}; {AGAIN}") from error
-    known = {Profile: [document], LinkFit: document.get("links", [])}
-    for kind, entries in known.items():
-        names = {field.name for field in fields(kind)}
-        for extra in (key for entry in entries for key in entry if key not in names):
-            raise UsageError(f"{path} is not a profile that can be used: {extra!r} is unknown; {AGAIN}")
     return profile
 
 

@@ -17,7 +17,6 @@ MOST = 10**15
 
 
 def read_toml(path: Path, what: str) -> "Reader":
-    """The whole of a TOML file; a UsageError where it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text)
@@ -39,12 +38,10 @@ class Reader:
         self._known: dict[str, None] = {}
 
     def spot(self, key: str = "") -> str:
-        """The file and, where there is one, the line of a key or of the table itself."""
         line = find_line(self.text, f"{self.path}{key}".rstrip("."))
         return f"{self.where}, line {line}" if line else self.where
 
     def place(self, key: str) -> str:
-        """The file, the line and the key."""
         return f"{self.spot(key)}: {self.path}{key}"
 
     def wrong(self, key: str, value: object, rule: str) -> UsageError:
@@ -54,7 +51,6 @@ class Reader:
         return self._quantity(key, default, parse_seconds, "50 us")
 
     def rate(self, key: str, default: float) -> float:
-        """A bandwidth, as bytes a second."""
         return self._quantity(key, default, parse_rate, "1 Gbit/s")
 
     def size(self, key: str, default: float) -> float:
@@ -111,7 +107,6 @@ class Reader:
         return words
 
     def table(self, key: str) -> "Reader":
-        """A table below this one; an empty one where it is missing."""
         rule = f"it must be a table; write [{key}] and its keys below"
         value = self._convert(key, {}, dict[str, Any], rule)
         return Reader(self.where, f"{self.path}{key}.", value, self.text)
@@ -131,7 +126,6 @@ class Reader:
         return found
 
     def finish(self) -> None:
-        """Refuse a key that was not asked for, with the nearest that there is."""
         for key in self.values:
             if key not in self._known:
                 error = unknown("key", f"{self.path}{key}", [f"{self.path}{known}" for known in self._known])

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 from paceline.collectives import NATIVE, algorithms, build_schedule, check_collective, find_schedule
-from paceline.collectives.schedule import Schedule
 from paceline.collectives.traffic import ring_bytes, swaps, traffic_of_all
-from paceline.costs.compression import UNCOMPRESSED, Compression
+from paceline.costs.device import UNCOMPRESSED, Compression
 from paceline.costs.schedules import EXACT, HostRows, ScheduleTimer, schedule_seconds, timer_for
 from paceline.costs.topology import Topology
 
@@ -23,30 +23,35 @@ class Stage:
     latency: float
     size: float
     crosses: Mapping[int, float]
-    """Link to how many such flows it carries."""
     seconds: float
     """How long it takes when nothing else is under way."""
+
+    @classmethod
+    def of(cls, topology: Topology, latency: float, size: float, crosses: Mapping[int, float]) -> Self:
+        return cls(latency, size, crosses, latency + size * _slowest(topology, crosses))
+
+
+def _slowest(topology: Topology, crosses: Mapping[int, float]) -> float:
+    """Seconds a byte over all of these links."""
+    return max(times / topology.capacities[link] for link, times in crosses.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The stages of one collective; none where only its time alone on the network is known."""
+    stages: tuple[Stage, ...] = ()
 
-    stages: tuple[Stage, ...]
-    seconds: float
-    """How long it takes when nothing else is under way."""
+    @property
+    def seconds(self) -> float:
+        """How long it takes when nothing else is under way."""
+        return sum(stage.seconds for stage in self.stages)
 
     def delayed(self, seconds: float) -> "Price":
-        """The same price with a delay before the first byte is sent."""
-        stages = self.stages
-        if stages:
-            first = stages[0]
-            longer = replace(first, latency=first.latency + seconds, seconds=first.seconds + seconds)
-            stages = (longer, *stages[1:])
-        return Price(stages, self.seconds + seconds)
+        first, *others = self.stages
+        later = replace(first, latency=first.latency + seconds, seconds=first.seconds + seconds)
+        return Price((later, *others))
 
 
-FREE = Price((), 0.0)
+FREE = Price()
 
 
 class AllReduceCosts:
@@ -64,13 +69,11 @@ class AllReduceCosts:
         *,
         exact: int = EXACT,
     ) -> None:
-        """``exact`` is the number of messages up to which a schedule is priced message by message."""
         check_collective(collective)
         self._collective, self._topology, self._compression = collective, topology, compression
         self._exact = exact
 
     def price(self, size: int, element: int) -> Price:
-        """Of ``size`` bytes in elements of ``element`` bytes: encode, exchange, decode one result, or one a worker."""
         compression, workers = self._compression, self._topology.count
         if workers == 1 or not size:
             return FREE
@@ -80,11 +83,11 @@ class AllReduceCosts:
         if compression.sums:
             moved, decoded = self._uncompressed(message, min(element, message)), 1
         else:
-            moved, decoded = self._all_gather(message), workers
-        return moved.delayed(compression.encode(size) + decoded * compression.decode(size))
+            timer = timer_for(algorithms.all_gather, self._rows)
+            moved, decoded = self._priced(timer, message * workers), workers
+        return moved.delayed(compression.coding(size, decoded))
 
     def traffic(self, size: int, element: int) -> Sequence[tuple[int, int]]:
-        """Bytes that each rank (sends, receives); the mean of all workers where ranks stand for others."""
         topology, ranks = self._topology, len(self._topology.workers)
         compressed = self._compression != UNCOMPRESSED
         message = self._compression.message(size, element) if compressed else size
@@ -94,8 +97,9 @@ class AllReduceCosts:
             return [(ring_bytes(message, topology.count),) * 2] * ranks
         if topology.by_group:
             return [(self._timer.mean_traffic(message),) * 2] * ranks
+        schedule = build_schedule(self._collective, topology.workers)
         element = min(element, message) if compressed else element
-        return traffic_of_all(self._schedule, message, element, self._schedule.segments(message))
+        return traffic_of_all(schedule, message, element, schedule.segments(message))
 
     def gloo_ring(self, size: int) -> Price:
         """Gloo's own all-reduce: a ring through all ranks, which reduces a piece while the next one travels."""
@@ -106,15 +110,11 @@ class AllReduceCosts:
         if self._collective != NATIVE:
             seconds = schedule_seconds(self._collective, self._rows, size, element, exact=self._exact)
             return self._priced(self._timer, size, seconds)
-        if topology.shares_memory:
+        if topology.inhabited == 1 and topology.hosts[topology.workers[0]].backend == "shm":
             return shared_memory(topology, size)
         if swaps(topology.count, size):
             return self._priced(timer_for(algorithms.butterfly, self._rows), size)
         return self.gloo_ring(size)
-
-    def _all_gather(self, size: int) -> Price:
-        """``size`` bytes of every rank travel around a ring, until all have all."""
-        return self._priced(timer_for(algorithms.all_gather, self._rows), size * self._topology.count)
 
     def _priced(self, timer: ScheduleTimer, size: int, seconds: float | None = None) -> Price:
         """One stage: among other traffic its bytes share the links, and the rest of its time is a delay."""
@@ -123,8 +123,8 @@ class AllReduceCosts:
         seconds = timer.seconds(size) if seconds is None else seconds
         unit, crosses = timer.carried
         moved = unit * size / timer.schedule.chunks
-        slowest = max(times / self._topology.capacities[link] for link, times in crosses.items())
-        return Price((Stage(max(0.0, seconds - moved * slowest), moved, crosses, seconds),), seconds)
+        delay = max(0.0, seconds - moved * _slowest(self._topology, crosses))
+        return Price((Stage(delay, moved, crosses, seconds),))
 
     @cached_property
     def _rows(self) -> HostRows:
@@ -134,32 +134,20 @@ class AllReduceCosts:
     def _timer(self) -> ScheduleTimer:
         return timer_for(find_schedule(self._collective), self._rows)
 
-    @cached_property
-    def _schedule(self) -> Schedule:
-        return build_schedule(self._collective, self._topology.workers)
-
 
 def shared_memory(topology: Topology, size: int) -> Price:
-    """Workers of one host: a barrier, each reduces its share of all tensors in place, and a barrier.
-
-    Each reads its share of n - 1 others and writes the result to them: the bytes of a ring, through what they share.
-    """
+    """Workers of one host: a barrier, each reduces its share of all tensors in place, and a barrier."""
     workers = topology.count
     if workers == 1 or size == 0:
         return FREE
-    (host,) = topology.members
-    delay = 2 * topology.hosts[host].inside.latency
-    reduce = topology.slowest_reduce * (workers - 1) * size / workers
-    shared = {topology.inside(host): workers}
-    return _in_turn([_stage(topology, delay + reduce, 2 * (workers - 1) * size / workers, shared)])
+    (place,) = topology.members
+    host, moved = topology.hosts[place], (workers - 1) * size / workers
+    delay = 2 * host.inside.latency + host.device.reduce_seconds * moved
+    return Price((Stage.of(topology, delay, 2 * moved, {topology.inside(place): workers}),))
 
 
 def tree_broadcast(topology: Topology, size: int) -> Price:
-    """A binomial tree over the hosts, then one inside each host; in every round each that has it sends it to one more.
-
-    With h hosts: ceil(log2 h) rounds, each the whole message over the slowest host's link. With k workers on a
-    host: ceil(log2 k) delays, and k - 1 copies through the inside link that they share.
-    """
+    """A binomial tree over the hosts, then one inside each host; each that has it sends it to one more a round."""
     if topology.count == 1 or size == 0:
         return FREE
     members = topology.members
@@ -168,39 +156,24 @@ def tree_broadcast(topology: Topology, size: int) -> Price:
         rounds = (topology.inhabited - 1).bit_length()
         latency = max(topology.hosts[host].link.latency for host in members)
         crosses = {link: rounds for host in members for link in (topology.out_of(host), topology.into(host))}
-        stages.append(_stage(topology, rounds * latency, size, crosses))
+        stages.append(Stage.of(topology, rounds * latency, size, crosses))
     most = max(members.values())
     if most > 1:
         rounds = (most - 1).bit_length()
         latency = max(topology.hosts[host].inside.latency for host in members if members[host] > 1)
         inside = {topology.inside(host): count - 1 for host, count in members.items() if count > 1}
-        stages.append(_stage(topology, rounds * latency, size, inside))
-    return _in_turn(stages)
+        stages.append(Stage.of(topology, rounds * latency, size, inside))
+    return Price(tuple(stages))
 
 
 def through_server(topology: Topology, workers: Sequence[int], server: int, size: int) -> Price:
-    """Every worker's tensor goes to the server, then the result goes to every worker; all given by their hosts.
-
-    The server's link carries as many tensors as there are workers, each way: for small tensors, which is what workers
-    exchange at a sync point, the two latencies are what counts.
-    """
+    """Every worker's tensor goes to the server, then the result goes to every worker; all given by their hosts."""
     if not size:
         return FREE
     stages = []
     there = [topology.to_server(host, server) for host in workers]
     back = [topology.from_server(server, host) for host in workers]
     for routes in (there, back):
-        crosses: Counter[int] = Counter()
-        for route in routes:
-            crosses.update(route.crosses)
-        stages.append(_stage(topology, max(route.latency for route in routes), size, crosses))
-    return _in_turn(stages)
-
-
-def _stage(topology: Topology, latency: float, size: float, crosses: Mapping[int, float]) -> Stage:
-    slowest = max(times / topology.capacities[link] for link, times in crosses.items())
-    return Stage(latency, size, dict(crosses), latency + size * slowest)
-
-
-def _in_turn(stages: Sequence[Stage]) -> Price:
-    return Price(tuple(stages), sum(stage.seconds for stage in stages))
+        crosses = sum((Counter(route.crosses) for route in routes), Counter[int]())
+        stages.append(Stage.of(topology, max(route.latency for route in routes), size, crosses))
+    return Price(tuple(stages))

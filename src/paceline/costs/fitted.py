@@ -1,13 +1,14 @@
 """A device that was measured: its times are learned from those of many operators that ran on it.
 
-Curves are Gaussian-process regressions with a linear trend.
+Curves are Gaussian-process regressions with a linear trend, over an operator's sizes as logarithms; what they learn is
+how many times as long as at best a call takes.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from math import exp, hypot, prod
+from math import ceil, exp, hypot, log, log2, prod
 from typing import Annotated, Any
 
 import msgspec
@@ -15,18 +16,132 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.clusters.profile import AGAIN, NotNegative, Positive
-from paceline.costs.features import (
-    DevicePeaks,
-    at_best,
-    bytes_moved,
-    curve_name,
-    features,
-    scales,
-    weight_bytes,
-)
+from paceline.costs.trace import operator as ops
 from paceline.costs.trace.operator import PHASES, Convolution, Kind, Operator, Phase, kind_of
 from paceline.costs.trace.trace import Trace
 from paceline.errors import UsageError
+
+CALL = 5e-6
+"""Seconds of a call that does next to nothing; keeps the logarithm of a tiny operator's time in range."""
+WIDE = 8
+"""Channels that kernels treat together, as are four times as many; fewer are padded."""
+CACHED = (18.0, 30.0)
+"""Powers of two: a step that moves fewer bytes leaves all in some cache, one that moves more leaves nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevicePeaks:
+    flops: Positive
+    bandwidth: Positive
+
+
+def curve_name(operator: Operator) -> str:
+    """Which curve the time of an operator follows: its name, and which convolution where kernels are others."""
+    shape = operator.shape
+    if not isinstance(shape, Convolution):
+        return f"{operator.name} unrolled" if operator.unrolled else operator.name
+    if shape.transposed:
+        return f"{operator.name} transposed"
+    if shape.dimensions == 3:
+        return f"{operator.name} of volumes"
+    return f"{operator.name} channels last" if shape.channels_last else operator.name
+
+
+def bytes_moved(operators: Iterable[Operator]) -> float:
+    return float(sum(operator.read + operator.written for operator in operators))
+
+
+def features(operator: Operator, moved: float) -> list[float]:
+    """Sizes as powers of two, and flags; of the same length for all operators of a kind.
+
+    ``moved`` are the bytes that the whole step moves: in a small step, caches still hold what an operator needs.
+    """
+    flags: list[float] = []
+    match operator.shape:
+        case Convolution() as shape:
+            sizes, flags = _convolution(shape)
+        case ops.Product() as shape:
+            sizes = [shape.batch, shape.m, shape.n, shape.k]
+        case ops.Window() as shape:
+            sizes = [shape.batch * shape.channels, prod(shape.out), prod(shape.size), prod(shape.kernel)]
+        case ops.Attention() as shape:
+            sizes = [shape.batch * shape.heads, shape.queries, shape.keys, shape.width]
+            flags = [2.0 * shape.causal]
+        case ops.Norm() as shape:
+            sizes = [operator.elements, shape.places, shape.channels, shape.groups]
+            flags = [4.0 * operator.scattered]
+        case ops.Recurrence() as shape:
+            sizes = [shape.batch, shape.length, shape.inputs, shape.hidden]
+        case _:
+            own, elements = operator.read + operator.written, max(operator.elements, 1)
+            # The third is what is moved beyond one reading and one writing.
+            sizes, flags = [elements, own / elements, own - 8 * elements], [4.0 * operator.scattered]
+    logs = [log2(max(size, 1)) for size in (moved, *sizes)]
+    return [min(CACHED[1], max(CACHED[0], logs[0])), *logs[1:], *flags]
+
+
+def _convolution(shape: Convolution) -> tuple[list[float], list[float]]:
+    ins, outs = shape.inputs / shape.groups, shape.outputs / shape.groups
+    area = prod(shape.kernel)
+    sizes = [shape.batch, ins, outs, shape.groups, prod(shape.out), shape.out[1], area, shape.kernel[1]]
+    return [*sizes, max(shape.stride)], [
+        -log2(_inside(shape)),
+        *(log2(ceil(size / wide) * wide / size) for size in (ins, outs) for wide in (WIDE, 4 * WIDE)),
+        3.0 * (area == 1 and prod(shape.stride) == 1),
+        3.0 * (shape.groups > 1 and ins == 1),
+        2.0 * (shape.groups == 1 and ins <= 3),
+        2.0 * shape.data,
+        2.0 * (shape.batch == 1),
+    ]
+
+
+_SCALES: Mapping[Kind, list[float]] = {
+    "convolution": [6.0, 9.0, 9.0, 4.5, 6.0, 4.5, 2.25, 9.0, 3.0, 1.5, 1.5, 3.0, 1.5, 3.0, *[4.5] * 5],
+    "product": [5.0, 4.0, 4.0, 4.0],
+    "pool": [5.0, 4.0, 4.0, 2.0],
+    "attention": [4.0, 4.0, 4.0, 3.0, 4.0],
+    "norm": [4.0, 3.0, 4.0, 4.0, 3.0],
+    "recurrence": [4.0, 4.0, 4.0, 4.0],
+}
+
+
+def scales(kind: Kind) -> list[float]:
+    """How far two operators may lie apart in each feature and still say something about each other."""
+    return [6.0, *_SCALES.get(kind, [4.0, 4.0, 8.0, 3.0])]
+
+
+def at_best(operator: Operator, peaks: DevicePeaks) -> float:
+    """Seconds of computing, then of moving, then of the call, one after the other: a smooth roofline."""
+    flops, moved = operator.flops, float(operator.read + operator.written)
+    if isinstance(operator.shape, Convolution):
+        flops *= _inside(operator.shape)
+        moved += 2 * weight_bytes(operator.shape)  # reordered for the kernel, which does not stream
+    return flops / peaks.flops + moved / peaks.bandwidth + CALL
+
+
+def logarithm(operator: Operator, seconds: float, limits: DevicePeaks) -> float:
+    return log(seconds / at_best(operator, limits))
+
+
+def weight_bytes(shape: Convolution) -> float:
+    return 4.0 * shape.inputs * shape.outputs // shape.groups * prod(shape.kernel)
+
+
+def _inside(shape: Convolution) -> float:
+    """The part of a convolution's operations that fall on the image; those on its padding are skipped."""
+    if shape.dimensions == 3:
+        return 1.0
+    sizes, outs = (shape.out, shape.size) if shape.transposed else (shape.size, shape.out)
+    part = 1.0
+    for size, out, kernel, stride, padding in zip(
+        sizes, outs, shape.kernel, shape.stride, shape.padding, strict=True
+    ):
+        if padding:  # dilation is left aside
+            starts = (place * stride - padding for place in range(out))
+            taps = sum(max(0, min(start + kernel, size) - max(start, 0)) for start in starts)
+            part *= max(taps, 1) / (out * kernel)
+    return part
+
 
 Array = NDArray[np.float64]
 Finite = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
@@ -45,11 +160,8 @@ class FittedCurve:
     """The curve; outside of the points it stays as it is at their edge."""
 
     points: Array
-    """One a row."""
     weights: Array
-    """One a point."""
     scales: Array
-    """How far a point reaches in each dimension."""
     variance: Positive
 
     def __post_init__(self) -> None:
@@ -68,8 +180,6 @@ class FittedCurve:
 
 @dataclass(frozen=True, kw_only=True)
 class Smoothness:
-    """How smooth a curve is taken to be."""
-
     stretch: float = 1.0
     variance: float = 0.3
     noise: float = 0.03
@@ -120,21 +230,15 @@ PAGE = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Overhead:
-    """From the sum of a phase's operators to the phase as it runs."""
-
     ratio: Positive = 1.0
     call: Finite = 0.0
     """Seconds a call that the operators' own times do not show: Python, modules, autograd."""
     unrolled: Finite = 0.0
-    """The same of a call by a recurrent layer, in addition."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FreshMemory:
-    """Memory that is touched for the first time."""
-
     page: NotNegative = 0.0
-    """Seconds a page."""
     shares: Annotated[tuple[NotNegative, ...], msgspec.Meta(min_length=4, max_length=4)] = (
         0.0,
         0.0,
@@ -169,13 +273,10 @@ class FittedDevice:
     """Seconds = what the device could do at best, times a learned factor of the operator's sizes, and overheads."""
 
     limits: DevicePeaks
-    """What curves are relative to."""
     peak: Positive
-    """Floating-point operations a second that nothing exceeds."""
     curves: Mapping[str, FittedCurve]
     """By operator: the logarithm of (measured / at best)."""
     kinds: Mapping[Kind, FittedCurve]
-    """For operators that were not measured: by what they do."""
     overheads: Mapping[Phase, Overhead]
     fresh: FreshMemory = FreshMemory()
     spread: NotNegative
@@ -185,15 +286,10 @@ class FittedDevice:
     unmeasured: Mapping[str, float] = field(default_factory=dict)
     """Within a step: the operators that no curve knows, and their share of the step's time."""
     moved: float = 2.0**27
-    """Bytes that the step moves in which an operator runs."""
     _known: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def within(self, trace: Trace) -> "FittedDevice":
-        """The device in the midst of this step: its size decides what caches hold, its operators how sure all is.
-
-        Calls of one operator that was never measured are all off alike, and such operators independently of each other
-        and of the rest of the step.
-        """
+        """The device in the midst of this step: its size decides what caches hold, its operators how sure all is."""
         there = replace(self, moved=bytes_moved(trace.operators), _known={})
         if not self.curves:
             return there
@@ -221,14 +317,12 @@ class FittedDevice:
         return self._known[key]
 
     def warm(self, operator: Operator) -> float:
-        """The time of a call alone, in memory that is in use already."""
         curves, name = self.curves, operator.name
         curve = curves.get(curve_name(operator)) or curves.get(name) or self.kinds.get(operator.kind)
         factor = exp(float(curve([features(operator, self.moved)])[0])) if curve else 1.0
         return max(at_best(operator, self.limits) * factor, operator.flops / self.peak)
 
     def to_json(self) -> dict[str, Any]:
-        """Without what belongs to a step."""
         kept = {
             key: value for key, value in vars(self).items() if key not in ("unmeasured", "moved", "_known")
         }
@@ -237,7 +331,6 @@ class FittedDevice:
 
 
 def read_fitted(document: Mapping[str, Any], where: str) -> FittedDevice:
-    """The device of a profile; a UsageError names the file, ``where``, and what is wrong with it."""
     try:
         device = msgspec.convert(
             document, FittedDevice, dec_hook=lambda _, value: np.asarray(value, dtype=np.float64)

@@ -7,23 +7,22 @@ as it is exact, so ``schedules`` uses it for few messages only.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 
-from paceline.collectives.execute import PlannedMessage, RankPlan, plan_rank
+from paceline.collectives.execute import RankPlan, plan_rank
 from paceline.collectives.schedule import Schedule, pipelined
 from paceline.costs.network import FlowNetwork
-from paceline.costs.topology import Topology
+from paceline.costs.topology import Route, Topology
 
 
 def rank_plans(schedule: Schedule, length: int, segments: int) -> Sequence[RankPlan]:
-    """What each rank does with ``length`` elements."""
     waves = pipelined(schedule, segments)
     return [plan_rank(waves, rank, length) for rank in range(schedule.workers)]
 
 
 def simulate_messages(plans: Sequence[RankPlan], topology: Topology, element: int) -> float:
-    """Seconds until all ranks are through, with nothing else under way; ``element`` is in bytes."""
     return _MessageSimulation(plans, topology, element).run()
 
 
@@ -31,6 +30,7 @@ def simulate_messages(plans: Sequence[RankPlan], topology: Topology, element: in
 class _Pair:
     """From one rank to another: messages pass in order, once both ends have asked for them."""
 
+    route: Route
     sent: deque[int] = field(default_factory=deque)
     """Bytes of messages whose sender is ready."""
     awaited: deque[Callable[[], None]] = field(default_factory=deque)
@@ -42,19 +42,20 @@ class _Pair:
 @dataclass(slots=True, eq=False)
 class _Rank:
     plan: RankPlan
+    reduce: float
     step: int = -1
     arrived: set[tuple[int, int]] = field(default_factory=set)
-    """Step and place of messages that are there."""
     taken: int = 0
-    """Messages of the present step that were taken in."""
     busy: bool = False
-    """Whether it combines one now."""
 
 
 class _MessageSimulation:
     def __init__(self, plans: Sequence[RankPlan], topology: Topology, element: int) -> None:
         self._topology, self._element = topology, element
-        self._ranks = [_Rank(plan) for plan in plans]
+        devices = (topology.hosts[place].device for place in topology.workers)
+        self._ranks = [
+            _Rank(plan, device.reduce_seconds * element) for plan, device in zip(plans, devices, strict=True)
+        ]
         self._pairs: dict[tuple[int, int], _Pair] = {}
         self._network = FlowNetwork(topology.capacities)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
@@ -89,7 +90,7 @@ class _MessageSimulation:
         for sent in state.plan.rounds[state.step].outgoing:
             pair = self._pair(rank, sent.peer)
             pair.sent.append(sent.length * self._element)
-            self._match(rank, sent.peer, pair)
+            self._match(pair)
         if state.step + 1 < len(state.plan.rounds):
             self._post(rank, state.step + 1, early=True)
         self._take(rank)
@@ -97,47 +98,46 @@ class _MessageSimulation:
     def _post(self, rank: int, step: int, *, early: bool) -> None:
         for place, one in enumerate(self._ranks[rank].plan.rounds[step].incoming):
             if one.early == early:
-                source = one.peer
-                pair = self._pair(source, rank)
-                pair.awaited.append(lambda place=place: self._arrive(rank, step, place))  # type: ignore[misc]
-                self._match(source, rank, pair)
+                pair = self._pair(one.peer, rank)
+                pair.awaited.append(partial(self._arrive, rank, step, place))
+                self._match(pair)
 
     def _pair(self, source: int, target: int) -> _Pair:
-        return self._pairs.setdefault((source, target), _Pair())
+        if (source, target) not in self._pairs:
+            places = self._topology.workers
+            self._pairs[source, target] = _Pair(self._topology.between(places[source], places[target]))
+        return self._pairs[source, target]
 
-    def _match(self, source: int, target: int, pair: _Pair) -> None:
+    def _match(self, pair: _Pair) -> None:
         """A message that both ends have asked for needs its latency, hidden where another is still passing."""
         while pair.sent and pair.awaited:
             message = (pair.sent.popleft(), pair.awaited.popleft())
-            route = self._topology.between(self._topology.workers[source], self._topology.workers[target])
 
             def ready(message: tuple[int, Callable[[], None]] = message) -> None:
                 pair.ready.append(message)
-                self._pass(source, target, pair)
+                self._pass(pair)
 
-            self._after(route.latency, ready)
+            self._after(pair.route.latency, ready)
 
-    def _pass(self, source: int, target: int, pair: _Pair) -> None:
+    def _pass(self, pair: _Pair) -> None:
         if pair.busy or not pair.ready:
             return
         size, arrive = pair.ready.popleft()
         pair.busy = True
-        route = self._topology.between(self._topology.workers[source], self._topology.workers[target])
 
         def done(now: float) -> None:
             self._now = now
             pair.busy = False
             arrive()
-            self._pass(source, target, pair)
+            self._pass(pair)
 
-        self._network.start(self._now, size, route.crosses, done)
+        self._network.start(self._now, size, pair.route.crosses, done)
 
     def _arrive(self, rank: int, step: int, place: int) -> None:
         self._ranks[rank].arrived.add((step, place))
         self._take(rank)
 
     def _take(self, rank: int) -> None:
-        """Take in what is there, in the order of the schedule; then go on to the next step."""
         state = self._ranks[rank]
         while not state.busy and state.step < len(state.plan.rounds):
             incoming = state.plan.rounds[state.step].incoming
@@ -146,16 +146,12 @@ class _MessageSimulation:
                 return
             if (state.step, state.taken) not in state.arrived:
                 return
-            self._combine(rank, incoming[state.taken])
+            state.busy = True
+            one = incoming[state.taken]
+            self._after(state.reduce * one.length if one.reduce else 0.0, partial(self._combined, rank))
 
-    def _combine(self, rank: int, one: PlannedMessage) -> None:
+    def _combined(self, rank: int) -> None:
         state = self._ranks[rank]
-        state.busy = True
-
-        def combined() -> None:
-            state.busy = False
-            state.taken += 1
-            self._take(rank)
-
-        seconds = self._topology.reduce_seconds(rank) * one.length * self._element
-        self._after(seconds if one.reduce else 0.0, combined)
+        state.busy = False
+        state.taken += 1
+        self._take(rank)

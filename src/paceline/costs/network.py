@@ -10,24 +10,17 @@ from dataclasses import dataclass, field
 from math import inf
 
 Done = Callable[[float], None]
-"""Called with the time at which a flow's last byte left."""
 
 
 @dataclass(slots=True, eq=False)
 class FlowGroup:
-    """Flows that share the same links with others, and so are equally fast.
-
-    How many bytes each has sent since the group began is one number for all of them, so that time passes for a
-    group in one addition (virtual time, as in fair queueing; Parekh and Gallager, 1993).
-    """
+    """Flows that share the same links with others, and so are equally fast."""
 
     cap: float
-    """What the links that a flow has for itself let through."""
     shared: tuple[tuple[int, float], ...]
     """The links that others use too, and how often each is crossed."""
     rate: float = 0.0
     end: float = inf
-    """When the next flow ends."""
     sent: float = 0.0
     """Bytes that a flow has sent which was there from the beginning."""
     flows: int = 0
@@ -35,14 +28,12 @@ class FlowGroup:
     """A heap by where each flow ends; those that have left the group are still in it."""
 
     def first(self) -> float:
-        """Where the next flow ends, in bytes sent; infinity in a group that is empty."""
         order = self.order
         while order and (order[0][2].group is not self or order[0][2].ends_at != order[0][0]):
             heapq.heappop(order)
         return order[0][0] if order else inf
 
     def pop_first(self) -> list["Flow"]:
-        """The flows that end next, out of the heap and still in the group."""
         first, found = self.first(), []
         while self.order and self.order[0][0] <= first:
             at, _, flow = heapq.heappop(self.order)
@@ -53,11 +44,8 @@ class FlowGroup:
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """Bytes under way over some links at once."""
-
     number: int
     crosses: Mapping[int, float]
-    """Link to how often it is crossed, and counts."""
     done: Done
     group: FlowGroup
     ends_at: float = 0.0
@@ -107,12 +95,10 @@ class FlowNetwork:
         return flow
 
     def next_end(self) -> float:
-        """When the next flow ends; infinity where there is none."""
         self._settle()
         return self._next
 
     def advance(self, now: float) -> None:
-        """Let time pass up to the next end, and report what ended."""
         self._settle()
         due = [group for group in self._groups.values() if group.end <= now]
         self._move(now)
@@ -149,7 +135,6 @@ class FlowNetwork:
         heapq.heappush(group.order, (flow.ends_at, flow.number, flow))
 
     def _quit(self, flow: Flow) -> float:
-        """Take a flow out of its group; return the bytes that it has left."""
         group, flow.group = flow.group, NOWHERE
         group.flows -= 1
         if not group.flows:
@@ -174,10 +159,7 @@ class FlowNetwork:
         self._regroup(flow for number, flow in alone.items() if number not in flows)
 
     def _settle(self) -> None:
-        """Share the links anew if flows have started or ended since; many often do so at the same moment.
-
-        Gives every group its fair rate, and finds when the next flow ends.
-        """
+        """Share the links anew if flows have started or ended since; many often do so at the same moment."""
         if self._settled:
             return
         self._settled = True

@@ -44,17 +44,12 @@ SCHEMES: Mapping[str, Callable[[int], float]] = MappingProxyType(
 
 
 class PaleoWork(NamedTuple):
-    """Operations, and 4-byte numbers read or written."""
-
     flops: float
     numbers: float
 
 
 class PaleoLayer(NamedTuple):
-    """A row of Paleo's per-layer table, in seconds."""
-
     layer: str
-    """The module's dotted path, or the operator's name outside of any."""
     kind: str
     forward: float
     backward: float
@@ -66,11 +61,8 @@ class Paleo:
 
     device: DeviceSheet
     bandwidth: float
-    """The network's, bytes a second."""
     compute: float = 1.0
-    """Part of the device's peak, operations and memory alike, that is reached; higher is faster."""
     network: float = 1.0
-    """Part of the network's peak that is reached."""
 
     def __post_init__(self) -> None:
         for setting, share in (("ppp-comp", self.compute), ("ppp-comm", self.network)):
@@ -80,16 +72,12 @@ class Paleo:
                 )
 
     def at_peak(self, *works: PaleoWork) -> float:
-        """How long the device needs: operations, then memory."""
         flops, numbers = sum(work.flops for work in works), sum(work.numbers for work in works)
         return flops / self.device.flops + numbers * NUMBER / (self.device.bandwidth * UNIT)
 
 
 def paleo_step(model: Paleo, trace: Trace, workers: int = 1, scheme: str = "butterfly") -> StepBreakdown:
-    """One step of ``workers``, each on the traced batch; nothing overlaps.
-
-    The optimizer takes two operations and three passes a parameter, at the device's peak.
-    """
+    """One step of ``workers``, each on the traced batch; nothing overlaps."""
     layers = paleo_layers(model, trace)
     crossings = SCHEMES[scheme](workers) if workers > 1 else 0.0
     return StepBreakdown(
@@ -101,7 +89,6 @@ def paleo_step(model: Paleo, trace: Trace, workers: int = 1, scheme: str = "butt
 
 
 def paleo_layers(model: Paleo, trace: Trace) -> list[PaleoLayer]:
-    """The layers in order; those that cost nothing are left out."""
     # Only the backward of a convolution of the data itself gives no gradient of its input.
     backward = (one for one in trace.backward if isinstance(one.shape, Convolution) and not one.shape.data)
     firsts = {operator.module for operator in backward}
@@ -115,7 +102,6 @@ def paleo_layers(model: Paleo, trace: Trace) -> list[PaleoLayer]:
 
 
 def _work(operator: Operator, first: bool) -> list[PaleoWork]:
-    """What Paleo counts for an operator: the forward, and each part of the backward; empty where it counts nothing."""
     match operator.shape:
         case Convolution() as shape:
             gradients = (
@@ -136,7 +122,6 @@ def _work(operator: Operator, first: bool) -> list[PaleoWork]:
 
 
 def _convolution(shape: Convolution) -> PaleoWork:
-    """A matrix product over all windows; the padding of its inputs is read as well."""
     padded = prod(size + 2 * pad for size, pad in zip(shape.size, shape.padding, strict=True))
     numbers = shape.batch * padded * shape.inputs + _filter(shape) + _outputs(shape)
     return PaleoWork(2 * _filter(shape) * prod(shape.out) * shape.batch, numbers)
@@ -189,5 +174,4 @@ def _spread(shape: Convolution) -> list[tuple[int, int]]:
 
 
 def as_paleo(model: str) -> str:
-    """A model's spec, in Paleo's own version where it has one and no settings ask for another."""
     return VARIANTS.get(model, model)

@@ -15,12 +15,9 @@ MIDDLE = 1.349
 
 
 class RecordedStep(NamedTuple):
-    """A worker's typical step on ``samples`` samples, without communication."""
-
     step: StepBreakdown
     samples: int
     checkpoint: float = 0.0
-    """Seconds of writing one."""
 
 
 def typical_step(folder: RunFolder) -> RecordedStep:
@@ -78,11 +75,7 @@ def recorded_jitter(folder: RunFolder) -> float:
 
 
 def usual_pace(folder: RunFolder, together: int = 1) -> float:
-    """Seconds from the start of a step to the start of the next, in the record of worker 0, after the first tenth.
-
-    The trimmed mean over groups of ``together`` steps in a row (as many as make a period or take turns), all of whole
-    mini-batches.
-    """
+    """Seconds from the start of a step to the start of the next, in the record of worker 0, after the first tenth."""
     records = [record for record in read_events(folder.events(0)) if record.is_step]
     whole = max(record.samples for record in records)
     paces = []

@@ -20,50 +20,32 @@ from paceline.errors import UsageError, unknown
 TORCH = "torch"
 """What PyTorch does by default: convolutions in tf32 where the device has it, everything else in fp32."""
 WIDTHS: Mapping[str, int] = {TORCH: 4, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
-"""Number formats, and the bytes of an element in memory."""
 
 _MATRIX: tuple[Kind, ...] = get_args(MatrixKind)
 _CORES_FOR_MEMORY = 4
-"""A fourth of a CPU's cores can use all of its memory bandwidth, by rule of thumb."""
 
 
 class PeakShare(NamedTuple):
     """Of what the data sheet promises, at large sizes: each above 0 and at most 1."""
 
     compute: float
-    """Of the plain peak."""
     memory: float
-    """Of the memory bandwidth."""
     matrix: float = 1.0
     """Of the peak of matrix units, for kinds that use them: harder to keep busy."""
 
 
-GPU: Mapping[Kind, PeakShare] = {
-    "convolution": PeakShare(0.75, 0.8, 0.5),
-    "product": PeakShare(0.88, 0.8, 0.75),
-    "attention": PeakShare(0.5, 0.7, 0.4),
-    "recurrence": PeakShare(0.5, 0.7, 0.4),
-    "norm": PeakShare(0.3, 0.6),
-    "pool": PeakShare(0.3, 0.5),
-    "elementwise": PeakShare(0.3, 0.8),
-    "reduction": PeakShare(0.3, 0.6),
-    "embedding": PeakShare(0.3, 0.4),
-    "copy": PeakShare(0.3, 0.8),
-    "optimizer": PeakShare(0.3, 0.8),
-}
-
-CPU: Mapping[Kind, PeakShare] = {
-    "convolution": PeakShare(0.6, 0.7),
-    "product": PeakShare(0.75, 0.7),
-    "attention": PeakShare(0.35, 0.6),
-    "recurrence": PeakShare(0.5, 0.6),
-    "norm": PeakShare(0.1, 0.5),
-    "pool": PeakShare(0.05, 0.4),
-    "elementwise": PeakShare(0.1, 0.7),
-    "reduction": PeakShare(0.1, 0.5),
-    "embedding": PeakShare(0.1, 0.3),
-    "copy": PeakShare(0.1, 0.7),
-    "optimizer": PeakShare(0.1, 0.7),
+SHARES: Mapping[Kind, Mapping[str, PeakShare]] = {
+    "convolution": {"gpu": PeakShare(0.75, 0.8, 0.5), "cpu": PeakShare(0.6, 0.7)},
+    "product": {"gpu": PeakShare(0.88, 0.8, 0.75), "cpu": PeakShare(0.75, 0.7)},
+    "attention": {"gpu": PeakShare(0.5, 0.7, 0.4), "cpu": PeakShare(0.35, 0.6)},
+    "recurrence": {"gpu": PeakShare(0.5, 0.7, 0.4), "cpu": PeakShare(0.5, 0.6)},
+    "norm": {"gpu": PeakShare(0.3, 0.6), "cpu": PeakShare(0.1, 0.5)},
+    "pool": {"gpu": PeakShare(0.3, 0.5), "cpu": PeakShare(0.05, 0.4)},
+    "elementwise": {"gpu": PeakShare(0.3, 0.8), "cpu": PeakShare(0.1, 0.7)},
+    "reduction": {"gpu": PeakShare(0.3, 0.6), "cpu": PeakShare(0.1, 0.5)},
+    "embedding": {"gpu": PeakShare(0.3, 0.4), "cpu": PeakShare(0.1, 0.3)},
+    "copy": {"gpu": PeakShare(0.3, 0.8), "cpu": PeakShare(0.1, 0.7)},
+    "optimizer": {"gpu": PeakShare(0.3, 0.8), "cpu": PeakShare(0.1, 0.7)},
 }
 
 _HALF_WIDTH = 8
@@ -89,40 +71,31 @@ def fullness(shape: Shape) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """Seconds = overhead + max(operations / (peak x share), bytes / (bandwidth x share)).
-
-    The shares are rules of thumb at most 1, so that no operator beats the data sheet.
-    """
+    """Seconds = overhead + max(operations / (peak x share), bytes / (bandwidth x share))."""
 
     sheet: DeviceSheet
     format: str = TORCH
-    """In which matrix products are computed: torch, fp32, tf32, fp16 or bf16."""
     traced: str = "fp32"
     """The format of the tensors that the operators were traced with; a narrower ``format`` moves fewer bytes."""
     threads: int = 0
-    """Of a CPU's cores, those that a worker uses; 0 is all."""
     overhead: float = 5e-6
-    """Seconds a call: launching a kernel, dispatching an operator."""
     spread: float = log(1.5)
     """Data sheets say little: two thirds of predictions are taken to be within a factor of 1.5."""
 
     def __post_init__(self) -> None:
+        sheet = self.sheet
         for name in (self.format, self.traced):
             if name not in WIDTHS:
                 raise unknown("number format", name, WIDTHS)
-        known = (TORCH, "fp32", *self.sheet.tensor_flops)
+        known = (TORCH, "fp32", *sheet.tensor_flops)
         if self.format not in known:
             raise UsageError(
-                f"{self.sheet.name} has no matrix units for {self.format}; choose one of: {', '.join(known)}"
+                f"{sheet.name} has no matrix units for {self.format}; choose one of: {', '.join(known)}"
             )
-        if self.threads and self.sheet.kind != "cpu":
-            raise UsageError(
-                f"{self.threads} threads have no place on {self.sheet.name}, which is no CPU; leave the threads out"
-            )
-        if not 0 <= self.threads <= self.sheet.cores:
-            raise UsageError(
-                f"{self.threads} threads do not fit {self.sheet.name}: it must be 1 to {self.sheet.cores}, its cores"
-            )
+        most = sheet.cores if sheet.kind == "cpu" else 0
+        if not 0 <= self.threads <= most:
+            fix = f"it must be 1 to {most}, its cores" if most else "it is no CPU; leave the threads out"
+            raise UsageError(f"{self.threads} threads do not fit {sheet.name}: {fix}")
 
     @property
     def unmeasured(self) -> Mapping[str, float]:
@@ -132,7 +105,7 @@ class Roofline:
         return self
 
     def seconds(self, operator: Operator) -> float:
-        share = (GPU if self.sheet.kind == "gpu" else CPU)[operator.kind]
+        share = SHARES[operator.kind][self.sheet.kind]
         # Libraries choose the quicker way: matrix units that are no better on paper are harder to keep busy.
         rate = self._part * max(self.sheet.flops * share.compute, self._matrix_peak(operator) * share.matrix)
         moved = (operator.read + operator.written) * self._narrowing(operator.kind)
@@ -142,11 +115,9 @@ class Roofline:
         return steps * self.overhead + max(computed, moved / (self.bandwidth * share.memory))
 
     def peak(self, operator: Operator) -> float:
-        """Operations a second that the data sheet promises for an operator, at most."""
         return self._part * max(self.sheet.flops, self._matrix_peak(operator))
 
     def _matrix_peak(self, operator: Operator) -> float:
-        """Of the matrix units; 0 where they are not used, as for products that are too narrow for them."""
         shape = operator.shape
         side = _HALF_WIDTH
         if isinstance(shape, Product):
@@ -159,12 +130,10 @@ class Roofline:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes a second that a worker's threads can move at most."""
         return self.sheet.bandwidth * min(1.0, _CORES_FOR_MEMORY * self._part)
 
     @property
     def _part(self) -> float:
-        """Of the cores."""
         return self.threads / self.sheet.cores if self.threads else 1.0
 
     def _format(self, kind: Kind) -> str:

@@ -7,7 +7,7 @@ them, with the links shared equally among messages that wait for the same (``wav
 error ``tests/costs/test_uneven_prices.py`` states. What was worked out for the same links, or hosts, is kept.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 from math import ceil, inf, log2
 
@@ -15,7 +15,6 @@ import numpy as np
 
 from paceline.clusters.cluster import Cluster, HostGroup
 from paceline.collectives import build_schedule, find_schedule
-from paceline.collectives.execute import RankPlan
 from paceline.collectives.schedule import Ranks, Schedule
 from paceline.costs.message_simulation import rank_plans, simulate_messages
 from paceline.costs.topology import HostRow, Topology
@@ -23,13 +22,10 @@ from paceline.costs.waves import Links, Numbers, Wave, carried_chunks, counts_of
 
 EXACT = 256
 """Messages up to which a schedule other than a ring is simulated message by message."""
-
 MOST_HOSTS = 512
 """Hosts of a ring that are timed; of more, each stands for some neighbours that are alike."""
-
 MOST_RANKS = 4_096
 """Ranks of other schedules that are timed; the price of more follows from those of fewer."""
-
 NEAR = 1e-11
 """Relative difference up to which two times count as equal."""
 
@@ -42,10 +38,7 @@ State = tuple[Numbers, Numbers, Numbers]
 def schedule_seconds(
     collective: str, rows: HostRows, size: int, element: int, *, exact: int = EXACT
 ) -> float:
-    """Seconds of an all-reduce of ``size`` bytes in whole elements, in the segments in which it is executed.
-
-    ``exact`` is the number of messages up to which each is simulated.
-    """
+    """Seconds of an all-reduce of ``size`` bytes in whole elements, in the segments in which it is executed."""
     timer = timer_for(find_schedule(collective), rows)
     schedule = timer.schedule
     segments = schedule.segments(size)
@@ -60,13 +53,8 @@ def schedule_seconds(
 @lru_cache(maxsize=1024)
 def _simulated(collective: str, rows: HostRows, size: int, element: int, segments: int) -> float:
     topology = Topology(Cluster(groups=tuple(HostGroup(row.host, row.hosts) for row in rows)))
-    plans = _plans(collective, tuple(topology.workers), size // element, segments)
-    return simulate_messages(plans, topology, element)
-
-
-@lru_cache(maxsize=32)
-def _plans(collective: str, hosts: tuple[int, ...], length: int, segments: int) -> Sequence[RankPlan]:
-    return rank_plans(build_schedule(collective, hosts), length, segments)
+    schedule = build_schedule(collective, topology.workers)
+    return simulate_messages(rank_plans(schedule, size // element, segments), topology, element)
 
 
 def _extrapolated(
@@ -86,13 +74,10 @@ def _extrapolated(
 
 @lru_cache(maxsize=64)
 def timer_for(function: ScheduleFunction, rows: HostRows, *, hides: bool = False) -> "ScheduleTimer":
-    """The same timer for the same schedule on the same links: it keeps its results."""
     return ScheduleTimer(function, rows, hides=hides)
 
 
 class ScheduleTimer:
-    """The recurrence, for one schedule on one cluster."""
-
     def __init__(self, function: ScheduleFunction, rows: HostRows, *, hides: bool = False) -> None:
         """``hides`` is of a backend that reduces one piece of a message while the next one travels."""
         self._hides, self._rows = hides, rows
@@ -103,11 +88,10 @@ class ScheduleTimer:
             self._rows = thinned(rows, MOST_HOSTS)
             self.schedule = schedule_among(function, counts_of(rows), counts_of(self._rows))
             self._each = hosts / sum(row.hosts for row in self._rows)
-        self._counts = counts_of(self._rows)
+        self._counts, self._links = counts_of(self._rows), Links.of(self._rows)
         self._known: dict[tuple[int, int], float] = {}
 
     def seconds(self, size: int, element: int = 1, segments: int = 1) -> float:
-        """Seconds of ``size`` bytes in whole elements, in segments one behind the other."""
         if not self.schedule.rounds or not size:
             return 0.0
         chunk = element * -(-size // (element * self.schedule.chunks * segments))
@@ -119,17 +103,11 @@ class ScheduleTimer:
         return self._known[chunk, segments]
 
     def mean_traffic(self, size: int) -> int:
-        """Bytes that a rank sends, and receives, in the mean."""
         chunks = sum(turn.times * int(turn.lengths.sum()) for turn in self.schedule.rounds)
         return chunks * size // (self.schedule.chunks * self.schedule.workers)
 
     @cached_property
-    def _links(self) -> Links:
-        return Links.of(self._rows)
-
-    @cached_property
     def carried(self) -> tuple[float, dict[int, float]]:
-        """Chunks that the idlest link carries, and how many times as many each link of the topology does."""
         numbers, first = (Topology.out_of, Topology.into, Topology.inside), 0
         load, busiest = carried_chunks(self.schedule, self._counts), dict[int, float]()
         for row in self._rows:
@@ -146,20 +124,15 @@ class ScheduleTimer:
 
 
 class _Clock:
-    """The times of all ranks and links, from wave to wave."""
-
     def __init__(self, links: Links, hides: bool, chunk: float, each: float) -> None:
-        """``each`` is for how many hosts of a ring one stands."""
         self._links, self._hides, self._each = links, hides, each
         self._chunk_seconds, self._reduce = chunk * links.byte_seconds, chunk * links.reduce
         self.now = np.zeros(len(links.reduce))
-        """When each rank begins its next round."""
         self._before = np.zeros_like(self.now)
         """When it began the one before, and posted what it receives in the next."""
         many = len(links.latency)
         self._level = np.zeros(many, np.int64)
         self._ends, self._free = np.zeros(many), np.zeros(many)
-        """When the messages of the present level, and of those before it, are through each link."""
         self._begun = np.zeros(many)
         """When the first message of the present level began."""
 
@@ -237,13 +210,11 @@ class _Clock:
 
 
 def _scaled(state: State, least: float, factor: float) -> State:
-    """Times ``factor`` times as far from the first one."""
     now, before, there = (least + factor * (part - least) for part in state)
     return now, before, there
 
 
 def _grown(before: State, after: State) -> float | None:
-    """By how much all times grew, if they grew by the same."""
     grown = [new - old for old, new in zip(before, after, strict=True)]
     low, high = min(float(part.min()) for part in grown), max(float(part.max()) for part in grown)
     return high if high - low <= NEAR * float(after[0].max()) else None

@@ -1,9 +1,9 @@
-"""How long an effect takes: the protocol, and costs that are stated, scaled by samples, speed and slowness."""
+"""How long everything takes on one worker or server, as stated, scaled by samples, speed and slowness."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from paceline.clusters.cluster import Cluster, StepTimes, takes_turn
 from paceline.errors import UsageError
@@ -18,56 +18,25 @@ class GradientTimes(NamedTuple):
     backward: float
 
 
-class Costs(Protocol):
-    """Seconds of everything that happens on one worker or server; links are priced elsewhere."""
-
-    @property
-    def steady(self) -> bool:
-        """Whether every step takes as long as the one before, so that it is priced once."""
-
-    def gradient(self, rank: int, samples: int, step: int) -> GradientTimes:
-        """Data, forward and backward of one mini-batch."""
-
-    def apply(self, rank: int, step: int) -> float:
-        """The optimizer's step."""
-
-    def evaluate(self, rank: int, samples: int) -> float:
-        """Evaluating ``samples``."""
-
-    def checkpoint(self, rank: int, size: int) -> float:
-        """Writing a checkpoint of ``size`` bytes."""
-
-    def serve(self, rank: int, size: int) -> float:
-        """What a server spends on a message of ``size`` bytes before it goes on."""
-
-    def update(self, rank: int, share: float, gradients: int) -> float:
-        """A server adds ``gradients`` up and takes the optimizer's step on its ``share`` of the parameters."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class StatedCosts:
-    """Stated times: exact, and the same on every run.
+    """Seconds, the same on every run.
 
-    The times are for a worker's whole mini-batch on a device of speed 1. A smaller batch takes its part of
-    data, forward and backward; a device of speed 2 takes half of everything; a slowed rank takes its factor
-    times as long for forward and backward, as it does live.
+    A smaller batch takes its part of data, forward and backward; a device of speed 2 takes half of everything; a slowed
+    rank takes its factor times as long for forward and backward, as it does live.
     """
 
     times: StepTimes
     batch_sizes: tuple[int, ...]
-    """One a worker; what the times are stated for."""
     speeds: tuple[float, ...]
     """One a worker: its device's, as much lower as contention makes it."""
     slow: Mapping[int, float] = field(default_factory=dict)
-    """Rank to factor, for those that compute more slowly than their device would."""
     turns: int = 0
     """Steps for which these are slow before they are not for as many; 0 is always."""
     seed: int = 0
-    """Decides the jitter, where there is any."""
     gradients: int | None = None
     """Gradients of an update, where a rank stands for several workers; None: as many as arrive."""
     updating: float = 1.0
-    """How many times as long servers take for an update; lower is faster."""
     step: StepBreakdown = field(init=False)
 
     def __post_init__(self) -> None:
@@ -80,13 +49,12 @@ class StatedCosts:
 
     @property
     def steady(self) -> bool:
+        """Whether every step takes as long as the one before, so that it is priced once."""
         return self.times.jitter == 0 and not (self.turns and self.slow)
 
     def gradient(self, rank: int, samples: int, step: int) -> GradientTimes:
-        scale = self._scale(rank, step) * samples / self.batch_sizes[rank]
-        slowed = self.slow.get(rank, 1.0) if takes_turn(rank, step, self.turns) else 1.0
-        compute = scale * slowed
-        one = self.step
+        one, scale = self.step, self._scale(rank, step) * samples / self.batch_sizes[rank]
+        compute = scale * (self.slow.get(rank, 1.0) if takes_turn(rank, step, self.turns) else 1.0)
         return GradientTimes(one.data * scale, one.forward * compute, one.backward * compute)
 
     def apply(self, rank: int, step: int) -> float:
@@ -96,41 +64,28 @@ class StatedCosts:
         stated = self.step.forward if self.times.evaluate is None else self.times.evaluate
         return stated / self.speeds[rank] * samples / self.batch_sizes[rank]
 
-    def checkpoint(self, rank: int, size: int) -> float:  # noqa: ARG002
-        return self.times.checkpoint
-
-    def serve(self, rank: int, size: int) -> float:  # noqa: ARG002
-        return self.times.serve
-
-    def update(self, rank: int, share: float, gradients: int) -> float:  # noqa: ARG002
-        """Each gradient as stated, and a worker's own step on a device of speed 1, in proportion to the share."""
+    def update(self, share: float, gradients: int) -> float:
+        """A server's, on its share of the parameters: each gradient, and a worker's own step on a device of speed 1."""
         brought = gradients if self.gradients is None else self.gradients
         return self.updating * (self.step.apply + self.times.aggregate * brought) * share
 
     def _scale(self, rank: int, step: int) -> float:
-        if not self.times.jitter:
-            return 1 / self.speeds[rank]
-        return 1 / self.speeds[rank] * math.exp(self.times.jitter * _normal(self.seed, rank, step))
+        jitter = self.times.jitter
+        return (math.exp(jitter * _normal(self.seed, rank, step)) if jitter else 1.0) / self.speeds[rank]
 
 
 def stated_costs(
     cluster: Cluster, batch_sizes: Sequence[int], slow: Mapping[int, float], seed: int = 0, turns: int = 0
 ) -> StatedCosts:
-    """The times that the cluster states, on its workers' devices and with their contention."""
     paces = ((host.device.speed / cluster.slowdown(host), host.workers) for host in cluster.hosts)
     speeds = tuple(pace for pace, workers in paces for _ in range(workers))
+    sizes = tuple(batch_sizes)
     return StatedCosts(
-        times=cluster.times,
-        batch_sizes=tuple(batch_sizes),
-        speeds=speeds,
-        slow=slow,
-        turns=turns,
-        seed=seed,
+        times=cluster.times, batch_sizes=sizes, speeds=speeds, slow=slow, turns=turns, seed=seed
     )
 
 
 def _normal(seed: int, rank: int, step: int) -> float:
-    """A standard normal number that depends on its arguments alone (Box and Muller)."""
     first = _scramble(_scramble(_scramble(seed) ^ rank) ^ step)
     second = _scramble(first)
     radius = math.sqrt(-2 * math.log((first + 1) / 2**64))

@@ -1,19 +1,14 @@
 """The cluster's links as the network model numbers them, and the routes through them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from paceline.clusters.cluster import Cluster, Device, Host, HostGroup, contention_factor
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """From one process to another: the links it takes and how long the first byte needs."""
-
+class Route(NamedTuple):
     crosses: Mapping[int, int]
-    """Link to how many such messages it carries at once."""
     latency: float
 
 
@@ -21,7 +16,6 @@ class HostRow(NamedTuple):
     """Hosts in the order of ranks that a collective cannot tell apart."""
 
     host: Host
-    """One of them, reduced by ``priced_as`` to what a price depends on."""
     hosts: int
     places: range
     """Where their links are; a single place where it stands for all of them."""
@@ -39,15 +33,11 @@ class Topology:
 
     def __init__(self, cluster: Cluster, *, by_group: bool = False) -> None:
         self.by_group = by_group
-        self.groups: Sequence[HostGroup] = (
-            cluster.groups if by_group else [HostGroup(host) for host in cluster.hosts]
-        )
+        self.groups = cluster.groups if by_group else tuple(map(HostGroup, cluster.hosts))
         self.hosts = tuple(group.host for group in self.groups)
         ranks = (min(1, host.workers) if by_group else host.workers for host in self.hosts)
         self.workers: Sequence[int] = tuple(place for place, many in enumerate(ranks) for _ in range(many))
-        """The place of each rank."""
         self.count = cluster.workers
-        """All workers, also those that others stand for."""
         self.capacities: list[float] = []
         for host in self.hosts:
             self.capacities += [host.link.bandwidth, host.link.bandwidth, host.inside.bandwidth]
@@ -59,33 +49,22 @@ class Topology:
 
     @cached_property
     def inhabited(self) -> int:
-        """How many hosts have workers."""
         return sum(self.groups[place].count for place in self.members)
-
-    @property
-    def shares_memory(self) -> bool:
-        """Whether all workers are of one host and all-reduce in its memory."""
-        return self.inhabited == 1 and self.hosts[self.workers[0]].backend == "shm"
 
     @cached_property
     def hides(self) -> bool:
         """Whether transfers go on behind computing: not where workers take all cores of the one host they are on."""
-        if self.inhabited > 1:
-            return True
         host = self.hosts[self.workers[0]]
-        return contention_factor(host.contention, host.workers) == 1
-
-    @cached_property
-    def slowest_reduce(self) -> float:
-        """The most seconds a byte that a worker takes to combine what it receives with what it holds."""
-        return max(self.hosts[place].device.reduce_seconds for place in self.members)
+        return self.inhabited > 1 or contention_factor(host.contention, host.workers) == 1
 
     @cached_property
     def rows(self) -> Sequence[HostRow]:
-        """The hosts that have workers, in the order of ranks."""
         found: list[HostRow] = []
         for place in self.members:
-            host, count = priced_as(self.hosts[place]), self.groups[place].count
+            one, count = self.hosts[place], self.groups[place].count
+            # All of a host that a collective's price depends on.
+            device = Device(reduce_seconds=one.device.reduce_seconds)
+            host = Host(name="", link=one.link, inside=one.inside, workers=one.workers, device=device)
             last = found[-1] if found and not self.by_group else None
             if last is not None and last.places.stop == place and last.host == host:
                 found[-1] = last._replace(hosts=last.hosts + 1, places=range(last.places.start, place + 1))
@@ -95,39 +74,28 @@ class Topology:
 
     @staticmethod
     def out_of(place: int) -> int:
-        """The link from a host to the switch."""
         return 3 * place
 
     @staticmethod
     def into(place: int) -> int:
-        """The link from the switch to a host."""
         return 3 * place + 1
 
     @staticmethod
     def inside(place: int) -> int:
-        """What the processes of a host share."""
         return 3 * place + 2
-
-    def reduce_seconds(self, rank: int) -> float:
-        """Seconds a byte that a worker takes to combine what it receives with what it holds."""
-        return self.hosts[self.workers[rank]].device.reduce_seconds
 
     def to_server(self, source: int, target: int) -> Route:
         """From a worker, and all that it stands for, to a server, whose host is a place of its own."""
         return self._route(source, target, *self._stands_for(source))
 
     def from_server(self, source: int, target: int) -> Route:
-        """From a server to a worker and all that it stands for."""
-        each, all_of_them = self._stands_for(target)
-        return self._route(source, target, all_of_them, each)
+        return self._route(source, target, *reversed(self._stands_for(target)))
 
     def between(self, source: int, target: int) -> Route:
-        """From one process to one other."""
         assert not self.by_group, "which worker of a group sends to which of another is not known"
         return self._route(source, target, 1, 1)
 
     def _stands_for(self, place: int) -> tuple[int, int]:
-        """Workers of one host, and of all hosts, that a rank at a place stands for."""
         group = self.groups[place]
         return (group.host.workers, group.workers) if self.by_group else (1, 1)
 
@@ -137,9 +105,3 @@ class Topology:
             return Route({self.inside(source): min(leaving, entering)}, self.hosts[source].inside.latency)
         latency = max(self.hosts[source].link.latency, self.hosts[target].link.latency)
         return Route({self.out_of(source): leaving, self.into(target): entering}, latency)
-
-
-def priced_as(host: Host) -> Host:
-    """All of a host that a collective's price depends on."""
-    device = Device(reduce_seconds=host.device.reduce_seconds)
-    return Host(name="", link=host.link, inside=host.inside, workers=host.workers, device=device)

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from paceline.clusters.cluster import Link
 from paceline.collectives.schedule import Ranks, Round, Schedule
 from paceline.costs.topology import HostRow
 
@@ -18,7 +19,6 @@ Counts = tuple[tuple[int, int], ...]
 
 
 def counts_of(rows: Sequence[HostRow]) -> Counts:
-    """All of a cluster that decides who sends to whom, over which links."""
     return tuple((row.hosts, row.host.workers) for row in rows)
 
 
@@ -35,13 +35,11 @@ class RankHosts:
         return cls(np.repeat(np.arange(len(workers)), workers), len(workers))
 
     def links(self, sources: Ranks, targets: Ranks) -> Ranks:
-        """The two links of each message, the same one twice inside a host."""
         near, far = self.host_of[sources], self.host_of[targets]
         same, within = near == far, 2 * self.hosts + near
         return np.stack([np.where(same, within, near), np.where(same, within, self.hosts + far)])
 
     def load(self, links: Ranks, chunks: Ranks) -> Numbers:
-        """Chunks over each link."""
         two = links[0] != links[1]
         weights, most = chunks.astype(np.float64), 3 * self.hosts
         load = np.bincount(links[0], weights, most) + np.bincount(links[1][two], weights[two], most)
@@ -50,35 +48,26 @@ class RankHosts:
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """What the links can do, by their numbers, and the ranks."""
-
     byte_seconds: Numbers
     latency: Numbers
     passing: Numbers
     """The latency as it counts for what passes through a host that stands for others, or for part of one."""
     reduce: Numbers
-    """Seconds a byte, of each rank."""
 
     @classmethod
     def of(cls, rows: Sequence[HostRow]) -> "Links":
-        def each(values: Iterator[float]) -> Numbers:
-            return np.repeat(np.fromiter(values, float), [row.hosts for row in rows])
+        many = [row.hosts for row in rows]
 
-        def three(out: Numbers, inside: Numbers) -> Numbers:
-            return np.concatenate([out, out, inside])
+        def three(value: Callable[[Link], float]) -> Numbers:
+            out = np.repeat([value(row.host.link) for row in rows], many)
+            return np.concatenate([out, out, np.repeat([value(row.host.inside) for row in rows], many)])
 
-        latency = three(
-            each(row.host.link.latency for row in rows), each(row.host.inside.latency for row in rows)
-        )
-        workers = each(row.host.workers for row in rows).astype(np.int64)
+        latency, workers = three(lambda link: link.latency), [row.hosts * row.host.workers for row in rows]
         return cls(
-            byte_seconds=three(
-                each(1 / row.host.link.bandwidth for row in rows),
-                each(1 / row.host.inside.bandwidth for row in rows),
-            ),
+            byte_seconds=three(lambda link: 1 / link.bandwidth),
             latency=latency,
-            passing=np.tile(each(row.part for row in rows), 3) * latency,
-            reduce=np.repeat(each(row.host.device.reduce_seconds for row in rows), workers),
+            passing=np.tile(np.repeat([row.part for row in rows], many), 3) * latency,
+            reduce=np.repeat([row.host.device.reduce_seconds for row in rows], workers),
         )
 
 
@@ -90,27 +79,17 @@ class Wave:
     targets: Ranks
     chunks: Ranks
     reduced: Ranks
-    """Chunks of each message that are reduced."""
     largest: Ranks
-    """Chunks of its longest piece that is."""
     links: Ranks
     firsts: Ranks
-    """Where the messages of each target begin."""
     order: Ranks
     """Where each message was before they were sorted by target."""
     kinds: tuple[tuple[tuple[int, int], int], ...]
     """Which messages there are, as what tells them apart and how many."""
     times: int = 1
-    """How many waves in a row are like this one."""
-
-    @property
-    def circular(self) -> bool:
-        """Whether each of its ranks receives from one and sends to one."""
-        return len(self.firsts) == len(self.targets) and np.array_equal(np.sort(self.sources), self.targets)
 
     @classmethod
     def of(cls, under_way: Sequence[tuple[Round, int]], places: RankHosts) -> "Wave":
-        """Of these rounds, each with the number of its segments under way."""
         pairs: dict[tuple[int, int], list[tuple[Round, int]]] = {}
         for turn, count in under_way:
             pairs.setdefault((id(turn.sources), id(turn.targets)), []).append((turn, count))
@@ -136,19 +115,14 @@ Plan = tuple[tuple[Wave, Ranks, Numbers], ...]
 
 @lru_cache(maxsize=32)
 def schedule_among(function: Callable[[Ranks], Schedule], counts: Counts, fewer: Counts = ()) -> Schedule:
-    """The schedule among these hosts, or as many rounds of it among fewer.
-
-    Made once, as all that follows from it: a prediction prices the same hosts with many links.
-    """
+    """The schedule among these hosts, or as many rounds of as many chunks among fewer."""
     whole = function(RankHosts.of(counts).host_of)
-    return _among(schedule_among(function, fewer), whole) if fewer else whole
-
-
-def _among(few: Schedule, whole: Schedule) -> Schedule:
-    """As many rounds of as many chunks as the whole schedule's, among the ranks of the same one for fewer hosts."""
-    turns = zip(few.rounds, whole.rounds, strict=True)
+    if not fewer:
+        return whole
+    few = schedule_among(function, fewer)
     rounds = (
-        replace(one, times=turn.times, stops=one.starts + turn.lengths.max(initial=0)) for one, turn in turns
+        replace(one, times=turn.times, stops=one.starts + turn.lengths.max(initial=0))
+        for one, turn in zip(few.rounds, whole.rounds, strict=True)
     )
     return replace(few, chunks=whole.chunks, rounds=tuple(rounds))
 
@@ -172,17 +146,16 @@ def carried_chunks(schedule: Schedule, counts: Counts) -> Numbers:
 
 
 def waves(rounds: Sequence[Round], segments: int, places: RankHosts) -> list[Wave]:
-    """The waves that ``pipelined`` makes of a schedule: wave w is the rounds w - segments + 1 to w at the same time.
-
-    Like waves in a row are one where ranks go round in a circle, and apart elsewhere.
-    """
+    """The waves that ``pipelined`` makes of a schedule: wave w is the rounds w - segments + 1 to w at the same time."""
     made: dict[tuple[int, ...], Wave] = {}
     found: list[Wave] = []
     for counts, times in _under_way([turn.times for turn in rounds], segments):
         if counts not in made:
             under_way = [(turn, count) for turn, count in zip(rounds, counts, strict=True) if count]
-            made[counts] = Wave.of(under_way, places)
-            made[counts].times = times if made[counts].circular else 1
+            made[counts] = wave = Wave.of(under_way, places)
+            # In a circle each rank receives from one and sends to one.
+            once = len(wave.firsts) == len(wave.targets)
+            wave.times = times if once and np.array_equal(np.sort(wave.sources), wave.targets) else 1
         found += [made[counts]] * (times // made[counts].times)
     return found
 
@@ -193,19 +166,16 @@ def _under_way(times: Sequence[int], segments: int) -> Iterator[tuple[tuple[int,
     A kind that stands for many rounds is in full swing for most of them; only where one begins or ends is looked at
     wave by wave.
     """
-    ends = [0]
-    for one in times:
-        ends.append(ends[-1] + one)
+    ends = [0, *accumulate(times)]
     last = ends[-1] + segments - 1
-    looked_at = {wave for end in ends for wave in range(end - 1, end + segments + 1) if 0 <= wave < last}
-    starts = sorted({0, *looked_at})
+    starts = {wave for end in ends for wave in range(end - 1, end + segments + 1) if 0 <= wave < last}
 
     def counts(wave: int) -> tuple[int, ...]:
         return tuple(
             max(0, min(wave + 1, end) - max(wave - segments + 1, begin)) for begin, end in pairwise(ends)
         )
 
-    spans = [(counts(wave), following - wave) for wave, following in pairwise([*starts, last])]
+    spans = [(counts(wave), following - wave) for wave, following in pairwise([*sorted({0, *starts}), last])]
     for same, found in groupby(spans, key=lambda span: span[0]):
         yield same, sum(length for _, length in found)
 
@@ -243,7 +213,6 @@ def paces(found: Sequence[Wave], places: RankHosts) -> list[tuple[Ranks, Numbers
 
 
 def _full(wave: Wave, level: Ranks, loads: dict[int, Numbers], places: RankHosts) -> Numbers:
-    """Chunks over the two links of each message while it is under way."""
     if wave.times > 1:
         return places.load(wave.links, wave.chunks)[wave.links]
     full = np.empty(wave.links.shape)

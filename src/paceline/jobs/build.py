@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from paceline import specs
-from paceline.errors import UsageError
+from paceline.errors import UsageError, raised
 from paceline.jobs import DATA, MODELS, OPTIMIZERS, SCHEDULES
 from paceline.jobs.batches import Batch, check_loss, describe
 from paceline.jobs.data import as_data
@@ -19,7 +19,7 @@ from paceline.jobs.datasets import DataSource, Images
 from paceline.jobs.inputs import ImageInput, check_classes, choices, noise
 from paceline.jobs.job import Job, Traceable
 from paceline.jobs.spec import JobSpec
-from paceline.specs.source import CRASHES, raised
+from paceline.specs.source import CRASHES
 
 
 def build_job(spec: JobSpec) -> Job:
@@ -44,12 +44,21 @@ def traceable_of_job(spec: JobSpec) -> Traceable | Job:
 def _load_parts(spec: JobSpec) -> tuple[Images, dict[str, Any]]:
     # All specs are read before the data is: a typing mistake should not cost a minute.
     source: DataSource = specs.build(spec.data, DATA, "data")
-    make = model_maker(spec.model)
+    make, made = _first_made(spec.model)
+    if not isinstance(made, nn.Module) and not hasattr(made, "default_input"):
+        raise UsageError(
+            f"model {spec.model} makes a {type(made).__name__}; it must make an nn.Module, or be a dataclass such as "
+            "paceline.jobs.models.small.Mlp"
+        )
     optimizer = specs.build(spec.optimizer, OPTIMIZERS, "optimizer")
     images = source.load(spec.data_dir)
+    name = specs.short_name(spec.model, MODELS)
+    if not isinstance(made, nn.Module):  # it adapts to the data
+        inputs = made.default_input.with_shape(name, images.shape, images.classes)
+        make = partial(made, inputs.shape, inputs.classes)
     return images, {
-        "name": f"{specs.short_name(spec.data, DATA)}-{specs.short_name(spec.model, MODELS)}",
-        "model": make(images.shape, images.classes),
+        "name": f"{specs.short_name(spec.data, DATA)}-{name}",
+        "model": make,
         "loss": cross_entropy,
         "optimizer": optimizer,
         **spec.changes,
@@ -59,24 +68,6 @@ def _load_parts(spec: JobSpec) -> tuple[Images, dict[str, Any]]:
 def correct(outputs: Tensor, targets: Tensor) -> Tensor:
     """How many samples' highest score is their class's."""
     return (outputs.argmax(dim=1) == targets).sum()
-
-
-def model_maker(text: str) -> Callable[[tuple[int, ...], int], Callable[[], nn.Module]]:
-    """What makes a model for a shape and a number of classes; a user's own ``nn.Module`` is made as it is."""
-    make, made = _first_made(text)
-    if isinstance(made, nn.Module):
-        return lambda _shape, _classes: make
-    if not hasattr(made, "default_input"):
-        raise UsageError(
-            f"model {text} makes a {type(made).__name__}; it must make an nn.Module, or be a dataclass such as "
-            "paceline.jobs.models.small.Mlp"
-        )
-
-    def adapted(shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
-        inputs = made.default_input.with_shape(specs.short_name(text, MODELS), shape, classes)
-        return partial(made, inputs.shape, inputs.classes)
-
-    return adapted
 
 
 def _first_made(text: str) -> tuple[Callable[[], Any], Any]:

@@ -17,7 +17,6 @@ class ImageInput:
     """An image, and one class of it."""
 
     shape: tuple[int, ...]
-    """Channels, height and width."""
     classes: int
     smallest: int = 1
     """Pixels that the shorter side must have, for the model to have something left at its end."""

@@ -50,7 +50,6 @@ class Traceable(StepDefinition):
     What they hold does not matter, but targets and tokens are in range, so that the model also runs on them.
     """
     train_samples: int | None = None
-    """Samples of an epoch, where they are known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +57,7 @@ class Job(StepDefinition):
     """Everything that one training needs, however many workers share it; its functions are called in each worker."""
 
     train: Data
-    """A torch ``Dataset`` with a length, or a Data."""
     test: Data | None = None
-    """None trains without evaluating."""
     collate: Callable[[list[Any]], Batch] | None = None
     """Samples to a batch, as torch's loader has it; None is its ``default_collate``."""
     loader_workers: int = 0

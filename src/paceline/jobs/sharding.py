@@ -107,7 +107,6 @@ def _scramble(value: int) -> int:
 
 
 TEST_BATCH = 256
-"""Samples that are scored at once."""
 
 
 def scoring_batches(samples: int, worker: int, workers: int) -> list[range]:

@@ -13,7 +13,6 @@ class JobSpec:
     path: str | None = None
     """A user's own job, "module:function"; the parts below are then not used."""
     data: str = "digits"
-    """A spec such as "digits" or "synthetic:shape=3x32x32,classes=10"."""
     data_dir: str | None = None
     """The folder that holds the data's files; None looks in the usual places."""
     model: str = "cnn"

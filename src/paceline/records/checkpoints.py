@@ -128,7 +128,6 @@ def _remove(file: Path) -> None:
 
 
 _KEPT = 64
-"""Steps that a record names, the newest; many more than checkpoints that are kept."""
 
 
 class Commits:

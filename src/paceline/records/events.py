@@ -20,7 +20,6 @@ class Scores:
 
     train_loss: float
     test_loss: float | None
-    """None where there is no test data."""
     metrics: Mapping[str, float]
 
     @classmethod
@@ -43,7 +42,6 @@ class MetricsRow:
     scores: Scores
     learning_rate: float
     seconds: float
-    """Seconds since the run began: wall time live, simulated time otherwise."""
 
     def to_json(self) -> dict[str, Any]:
         return {

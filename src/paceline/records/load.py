@@ -58,7 +58,6 @@ class HostLoad:
     cores: int
     """Usable cores."""
     wanted: int
-    """Threads that the job computes with."""
     others: float
     """Usable cores that other processes used."""
 
@@ -138,7 +137,6 @@ class _Usage(NamedTuple):
 
     time: float
     cpu: float
-    """Seconds of CPU used since it began."""
     memory: int
 
     def share_since(self, before: "_Usage") -> float:
@@ -168,9 +166,7 @@ class SystemSampler:
         self._thread = threading.Thread(target=self._run, name="system-sampler", daemon=True)
         self._meter = LoadMeter((*self.pids, *roots), wanted)
         self.memory_bytes: float | None = None
-        """The largest resident memory of any worker."""
         self.load: HostLoad | None = None
-        """What other processes used; known at the end."""
 
     def __enter__(self) -> Self:
         self._begun = time.monotonic()

@@ -18,9 +18,7 @@ class AppliedGradient(NamedTuple):
     clock: int
     """Steps that the worker had finished before it computed this gradient."""
     version: int
-    """The server's updates that the gradient was computed on."""
     staleness: int
-    """The server's updates that it missed."""
     samples: int
 
 
@@ -47,7 +45,6 @@ class Ticked(_Entry, frozen=True):
 
 class Updated(_Entry, frozen=True):
     version: int
-    """Updates so far, this one included."""
     used: tuple[AppliedGradient, ...]
 
 
@@ -81,13 +78,10 @@ class MembershipChange(NamedTuple):
 
     worker: int
     at: float
-    """Seconds since the run began."""
     how: str
     """"joined", "finished", "left" or "died"."""
     clock: int
-    """Steps that it had finished; 0 for one that joined."""
     present: int
-    """Workers from then on."""
 
     def __str__(self) -> str:
         step = f", at step {self.clock:,}" if self.how != "joined" else ""
@@ -105,10 +99,8 @@ class ServerTotals:
     used: int = 0
     """Gradients that went into an update; the others were dropped."""
     staleness: dict[int, int] = field(default_factory=dict)
-    """Staleness to how many gradients had it."""
     depth_sum: int = 0
     depth_max: int = 0
-    """The most messages that waited at once."""
     messages: int = 0
     changes: list[MembershipChange] = field(default_factory=list)
     present: list[int] = field(default_factory=list)

@@ -34,9 +34,7 @@ class StepBreakdown:
     forward: float = 0.0
     backward: float = 0.0
     communicate: float = 0.0
-    """Transfers while nothing else goes on."""
     wait: float = 0.0
-    """For slower workers, or for a server."""
     apply: float = 0.0
     other: float = 0.0
     hidden: float = 0.0
@@ -67,10 +65,8 @@ class StepRecord(msgspec.Struct, omit_defaults=True):
     step: int
     """The worker's clock when the record ends."""
     samples: int = 0
-    """Samples trained on; a step may have none, where an epoch ends unevenly."""
     spans: list[Span] = []
     hidden: list[Span] = []
-    """Communication that ran behind backward: it is part of no sum."""
     sent: int = 0
     """Bytes of tensors handed to the network by this worker."""
     received: int = 0
@@ -78,7 +74,6 @@ class StepRecord(msgspec.Struct, omit_defaults=True):
     warm_up: bool = False
     """Whether this is the first step of a process, in which memory is allocated and kernels are chosen."""
     damaged: int = 0
-    """Lines for which this record stands, which could not be read when the run resumed."""
 
 
 @dataclass(slots=True)
@@ -90,15 +85,10 @@ class Totals:
     sent: int = 0
     received: int = 0
     steps: int = 0
-    """Finished ones, the first included."""
     samples: int = 0
-    """Of finished steps."""
     damaged: int = 0
-    """Lines of the record that could not be read when the run resumed; they are in no sum."""
     in_steps: StepBreakdown = StepBreakdown()
-    """The sum over all steps but the first of each process."""
     step_sent: int = 0
-    """Bytes sent in steps."""
     warm_up_steps: int = 0
     """How many steps were the first of a process; a run that resumed has one more."""
     in_warm_up: StepBreakdown = StepBreakdown()

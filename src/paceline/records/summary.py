@@ -25,27 +25,20 @@ class Summary:
     """"budget", "target", "interrupted" or "failed"."""
     workers: int
     steps: int
-    """Progress in steps a worker."""
     epochs: float
     seconds: float
-    """The run's length: wall time live, simulated time otherwise."""
     samples: int
     parameters: int
     target: float | None = None
     target_seconds: float | None = None
-    """When the target was first met."""
     final: dict[str, float] = field(default_factory=dict)
     """The last row of metrics, empty where nothing was evaluated."""
     totals: list[Totals] = field(default_factory=list)
-    """By rank of the worker."""
     servers: list[ServerTotals] = field(default_factory=list)
-    """By rank; empty for strategies without servers."""
     cpu_percent: float | None = None
     """Mean CPU use a worker, of one core; None where nothing was sampled."""
     memory_bytes: float | None = None
-    """The largest resident memory of a worker."""
     loads: list[HostLoad] = field(default_factory=list)
-    """What else computed on each host meanwhile; empty where nothing was sampled."""
 
     @property
     def missed(self) -> bool:
@@ -103,15 +96,11 @@ class Started:
     last_step: int
     steps_per_epoch: int
     first_step: int = 0
-    """More than 0 where a run resumes."""
     seconds: float = 0.0
-    """How long a resumed run has taken so far."""
     target: float | None = None
     folder: str | None = None
     threads: int | None = None
-    """Of each worker; None where nothing is computed for real."""
     cores: int | None = None
-    """Usable cores of the first worker's host."""
     step: str = ""
     """What a step is made of, after the batch: " x 4 accumulated, bf16"; empty for one plain mini-batch."""
 

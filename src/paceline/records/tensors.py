@@ -37,7 +37,6 @@ _NONSENSE = (
     struct.error,
     SafetensorError,
 )
-"""What a header that was never written by us can lead to."""
 _KINDS = {"U": ("uint", 8, 16, 32, 64), "I": ("int", 8, 16, 32, 64), "F": ("float", 16, 32, 64)}
 _TYPES = {torch.bool: "BOOL", torch.bfloat16: "BF16", torch.complex64: "C64"} | {
     getattr(torch, f"{kind}{bits}"): f"{name}{bits}"

@@ -10,19 +10,7 @@ from typing import TextIO
 from paceline.records.files import json_text
 from paceline.reports.progress import Screen
 from paceline.reports.text import counted
-from paceline.studies.collectives.request import (
-    ELSEWHERE,
-    GLOO,
-    SCHEMA,
-    SHM,
-    BenchEvent,
-    BenchPrediction,
-    BenchProgress,
-    BenchResult,
-    BenchSettings,
-    Cell,
-    Ending,
-)
+from paceline.studies.collectives import request
 from paceline.units import show_bytes, show_seconds
 
 _TITLES = (
@@ -38,26 +26,30 @@ class BenchReport:
         self._as_json, self._screen = as_json, Screen(out, err, bar=not as_json)
         self.close = self._screen.close
 
-    def show(self, found: BenchEvent) -> None:
+    def show(self, found: request.BenchEvent) -> None:
         match found:
-            case BenchProgress():
+            case request.BenchProgress():
                 self._screen.count_down(*found)
             case _ if self._as_json:
                 pass
-            case BenchSettings():
+            case request.BenchSettings():
                 self._print(*header(found))
-            case BenchPrediction():
+            case request.BenchPrediction():
                 self._print("predicted from:", *(f"  {sentence}" for sentence in found.how), "", _TITLES)
             case _:
                 self._print(*map(row, found), "")
 
-    def finish(self, result: BenchResult) -> None:
+    def finish(self, result: request.BenchResult) -> None:
         self.close()
         for note in result.notes:
             self._screen.note(note)
         fastest = winners(result.cells)
         if self._as_json:
-            document = {"schema": SCHEMA, **asdict(result), "fastest": [asdict(found) for found in fastest]}
+            document = {
+                "schema": request.SCHEMA,
+                **asdict(result),
+                "fastest": [asdict(found) for found in fastest],
+            }
             document["settings"]["workers"] = result.settings.workers
             document["cells"] = [cell.to_json() for cell in result.cells]
             self._print(json_text(document))
@@ -69,19 +61,19 @@ class BenchReport:
         self._screen.print("\n".join(lines))
 
 
-def header(settings: BenchSettings) -> list[str]:
-    request, hosts = settings.request, len(settings.hosts)
-    fit = f"as many timed calls as fit {show_seconds(request.cell_seconds)} a cell"
-    calls = f"{request.repeats} timed calls a cell" if request.repeats else fit
+def header(settings: request.BenchSettings) -> list[str]:
+    asked, hosts = settings.request, len(settings.hosts)
+    fit = f"as many timed calls as fit {show_seconds(asked.cell_seconds)} a cell"
+    calls = f"{asked.repeats} timed calls a cell" if asked.repeats else fit
     return [
-        f"all-reduce ({request.op}) of {request.dtype}, {settings.workers} workers on "
+        f"all-reduce ({asked.op}) of {asked.dtype}, {settings.workers} workers on "
         f"{'one host' if hosts == 1 else f'{hosts} hosts'}; "
         f"torch {settings.torch}, {counted(settings.threads, 'thread')} a worker",
         f"{calls}, all sides in turn; time is the slowest worker's: the median, and the quartiles (low .. high)",
     ]
 
 
-def row(cell: Cell) -> str:
+def row(cell: request.Cell) -> str:
     spread = f"{show_seconds(cell.low)} .. {show_seconds(cell.high)}"
     algbw, busbw = (f"{show_bytes(rate)}/s" for rate in (cell.algbw, cell.busbw))
     return (
@@ -91,7 +83,7 @@ def row(cell: Cell) -> str:
     )
 
 
-def conclusion(cells: Sequence[Cell], ending: Ending) -> str:
+def conclusion(cells: Sequence[request.Cell], ending: request.Ending) -> str:
     if ending == "interrupted":
         return f"interrupted after {len(cells)} rows"
     if wrong := [f"{cell.what} at {show_bytes(cell.size)}" for cell in cells if not cell.right]:
@@ -105,15 +97,12 @@ class Winner:
     """The fastest side at one size, among those whose result was right."""
 
     size: int
-    """Bytes."""
     what: str
     seconds: float
     compared: int
-    """How many other sides were right."""
     times_gloo: float | None
     """How many times as fast as Gloo's own all-reduce; None if that was not measured, or won."""
     schedule: str | None
-    """The fastest schedule; None if there was none."""
     schedule_seconds: float | None
 
     def __str__(self) -> str:
@@ -126,17 +115,16 @@ class Winner:
         return text
 
 
-def winners(cells: Sequence[Cell]) -> list[Winner]:
-    """One a size, in the order of the cells; none where no result was right."""
+def winners(cells: Sequence[request.Cell]) -> list[Winner]:
     right = (cell for cell in cells if cell.right)
     return [_winner(list(some)) for _, some in groupby(right, key=attrgetter("size"))]
 
 
-def _winner(cells: list[Cell]) -> Winner:
+def _winner(cells: list[request.Cell]) -> Winner:
     seconds = attrgetter("median")
     best = min(cells, key=seconds)
-    gloo = next((cell for cell in cells if cell.what == GLOO and cell is not best), None)
-    schedules = (cell for cell in cells if cell.what not in (GLOO, SHM, ELSEWHERE))
+    gloo = next((cell for cell in cells if cell.what == request.GLOO and cell is not best), None)
+    schedules = (cell for cell in cells if cell.what not in (request.GLOO, request.SHM, request.ELSEWHERE))
     schedule = min(schedules, key=seconds, default=None)
     return Winner(
         size=best.size,

@@ -35,17 +35,14 @@ class Screen:
         self.begin()
 
     def begin(self) -> None:
-        """What takes time begins now."""
         self.begun = time.monotonic()
         self.due = self.begun + self._every
-        """When the progress is to be shown next, by the monotonic clock."""
 
     @property
     def _every(self) -> float:
         return BAR_EVERY if self.bar else LINE_EVERY
 
     def show(self, done: float, words: str) -> None:
-        """The share that is done, and the rest in words."""
         if self.bar is None:
             self.note(f"{100 * done:.0f} %  {words}")
         else:
@@ -166,7 +163,6 @@ class ConsoleObserver(ProgressObserver):
         self.screen.print("\n".join(header(run)))
 
     def evaluated(self, row: MetricsRow) -> None:
-        """Right-aligned cells below their titles, each column at least as wide as a loss."""
         scores = row.scores
         cells = {
             "epoch": f"{row.epoch:.6g}" if round(row.epoch, 2) == row.epoch else f"{row.epoch:.2f}",
@@ -232,11 +228,9 @@ def _call_each(functions: Sequence[Callable[..., None]], *arguments: Any) -> Non
 
 
 _TRANSPORTS = {"shm": "shared memory"}
-"""What people call a backend, where it is not its name."""
 
 
 def header(run: Started) -> list[str]:
-    """What runs, in a line; then where it goes on, and where it is recorded."""
     size = f"{run.parameters:,} parameters"
     backend, by, schedule = run.transport.partition(", by ")
     way = f" over {_TRANSPORTS.get(backend, backend)}{by}{schedule}" if run.transport else ""

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from paceline.records.files import to_document
 from paceline.records.servers import Updated
 from paceline.reports.explain import sentences
-from paceline.reports.explain.explanation import explain
-from paceline.reports.explain.page import document as explain_document
-from paceline.reports.explain.request import DRAWN, ExplainRequest
-from paceline.reports.explain.text import explanation_lines
+from paceline.reports.explain.explanation import DRAWN, ExplainRequest, explain
+from paceline.reports.explain.render import document as explain_document
+from paceline.reports.explain.render import explanation_lines
 from paceline.reports.text import counted, percent
 from paceline.reports.timeline import distance_to_sequential, sequential_updates, timeline_text
 from paceline.studies.scenarios.questions import Answer

@@ -8,11 +8,9 @@ from paceline.records.summary import Summary
 from paceline.reports.text import counted
 
 MOST = 24
-"""Updates up to which a run is shown one by one."""
 
 
 def is_short(summary: Summary) -> bool:
-    """Whether a run is small enough to be shown update by update: one server, few updates."""
     return len(summary.servers) == 1 and 0 < summary.servers[0].updates <= MOST
 
 
@@ -28,7 +26,6 @@ class Distance:
     updates: int
     sequential: int
     astray: int
-    """Updates whose gradient may be another one than the sequential run's."""
 
     @property
     def bound(self) -> int:

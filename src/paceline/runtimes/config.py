@@ -114,7 +114,7 @@ def read_config(folder: RunFolder) -> Config:
 
 
 def _check_machinery(machinery: dict[str, Any]) -> None:
-    from paceline.runtimes.live.options import LiveOptions
+    from paceline.runtimes.live.request import LiveOptions
 
     hints = get_type_hints(LiveOptions)
     for name, value in machinery.items():

@@ -10,24 +10,23 @@ from time import monotonic
 import torch
 from torch import Tensor
 
-from paceline.shm.barrier import HAS_LEFT, LINE, MASK, WORD, Barrier, PeerLost, Peers, address_of, wake
+from paceline.shm.barrier import HAS_LEFT, LINE, MASK, Barrier, PeerLost, Peers, Words
 from paceline.shm.call import DTYPES, ELSEWHERE
 from paceline.shm.operations import InvalidCall
 from paceline.shm.segment import PAGE
 
 PIECE = 2**20
-"""Bytes of a slot. Tensors that live elsewhere pass through slots piece by piece: small enough to stay in the cache
-between the rank that writes and those that read, large enough that a barrier for each piece does not matter."""
+"""Bytes of a slot: small enough to stay in the cache between ranks, large enough that a barrier does not matter."""
 EXCHANGED = 512
 """Bytes that a rank can give the others at a barrier."""
 
 
 BUDGET = 2**18
-"""Bytes of a slot between two ranks; with more ranks the slots become smaller, as there are more of them."""
+"""Bytes of a message's slot between two ranks; with more ranks they become smaller."""
 SMALLEST = 2**12
 _HEADER = Struct("<qqq")
 """The message's tag, type and bytes, in a line in front of a slot's data."""
-_FILLED, _EMPTIED = 0, LINE // WORD
+_FILLED, _EMPTIED = 0, 1
 """The word that the sender writes, and that of the receiver: how many slots were filled, and emptied."""
 
 
@@ -45,8 +44,7 @@ class Mailbox:
     def __init__(self, memory: mmap, start: int, peers: Peers, other: int) -> None:
         self._memory, self._peers, self._other = memory, peers, other
         self._capacity = size = slot_bytes(peers.size)
-        self._words = memoryview(memory)[start : start + 2 * LINE].cast("I")
-        self._address = address_of(memory) + start
+        self._words = Words(memory, start, 2)
         self._starts = [start + 2 * LINE + turn * (LINE + size) for turn in range(2)]
         whole = torch.frombuffer(memory, dtype=torch.uint8)
         self._slots = [whole[at + LINE : at + LINE + size] for at in self._starts]
@@ -58,15 +56,13 @@ class Mailbox:
 
     def _wait(self, word: int, ready: Callable[[], bool], doing: str) -> None:
         awaits = lambda rank: rank == self._other and not ready()  # noqa: E731
-        self._peers.wait(self._words, word, self._address, awaits, self._other, doing)
+        self._peers.wait(self._words, word, awaits, self._other, doing)
 
     def _advance(self, word: int) -> None:
         self._count += 1
-        self._words[word] = self._count & MASK
-        wake(self._address + word * WORD)
+        self._words.write(word, self._count)
 
     def send(self, tensor: Tensor, tag: int) -> None:
-        """Return when the tensor has left; the other rank need not have taken all of it."""
         data, words = tensor.view(-1).view(torch.uint8), self._words
         for start in range(0, max(1, len(data)), self._capacity):
             part = data[start : start + self._capacity]
@@ -130,7 +126,7 @@ class SlotArena:
     def __init__(
         self, memory: mmap, rank: int, processes: Sequence[int], names: Sequence[int], timeout: float
     ) -> None:
-        """``memory`` is all zeros; ``names`` is what errors call the ranks, whose process ids are ``processes``."""
+        """``memory`` is all zeros; ``names`` is what errors call the ranks."""
         self.rank, self.size, self.names = rank, len(processes), names
         self._memory, self._timeout = memory, timeout
         layout = self._layout = ArenaLayout(self.size)

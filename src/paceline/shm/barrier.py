@@ -17,8 +17,7 @@ from threading import Lock
 from time import monotonic, perf_counter
 
 LINE = 64
-"""Bytes between words of different ranks, so that they do not share a cache line."""
-WORD = 4
+"""Bytes from one word to the next, so that they do not share a cache line."""
 MASK = 2**32 - 1
 SPIN = 3e-4
 """Seconds that a rank looks again and again before it sleeps, which is longer than waking takes: ranks that arrive
@@ -60,13 +59,26 @@ def supported() -> bool:
     return True
 
 
-def wake(address: int) -> None:
-    _kernel()(_FUTEX, address, _WAKE, _ALL_WAITERS, None, None, 0)
+class Words:
+    """Words in shared memory that processes can sleep on; each is written by one process only."""
 
+    def __init__(self, memory: mmap, start: int, count: int) -> None:
+        self._view = memoryview(memory)[start : start + count * LINE].cast("I")
+        self._address = addressof(c_char.from_buffer(memory)) + start
 
-def _nap(address: int, value: int) -> None:
-    """Sleep until the word is woken, but not long; not if it holds another value already."""
-    _kernel()(_FUTEX, address, _WAIT, value, ctypes.byref(_NAP), None, 0)
+    def __getitem__(self, place: int) -> int:
+        return self._view[place * LINE // 4]
+
+    def write(self, place: int, value: int) -> None:
+        self._view[place * LINE // 4] = value & MASK
+        self.wake(place)
+
+    def wake(self, place: int) -> None:
+        _kernel()(_FUTEX, self._address + place * LINE, _WAKE, _ALL_WAITERS, None, None, 0)
+
+    def nap(self, place: int, value: int) -> None:
+        """Sleep until the word is woken, but not long; not if it holds another value already."""
+        _kernel()(_FUTEX, self._address + place * LINE, _WAIT, value, ctypes.byref(_NAP), None, 0)
 
 
 class PeerLost(RuntimeError):
@@ -79,18 +91,16 @@ class PeerLost(RuntimeError):
 class Peers:
     """The processes of a group on one host, each with a word that is 0 as long as it stays.
 
-    The kernel sees a process that died. A rank that leaves writes which rank is the cause, counted from 1: itself, or
-    the rank that it lost.
+    A rank that leaves writes which rank is the cause, counted from 1: itself, or the rank that it lost.
     """
 
     def __init__(
         self, memory: mmap, rank: int, processes: Sequence[int], names: Sequence[int], timeout: float
     ) -> None:
-        """The words lie at the start of ``memory``; a rank waits ``timeout`` seconds for another."""
         self.rank, self.size, self.names, self._timeout = rank, len(processes), names, timeout
         self.lost = ""
         """Why this rank can do nothing more, in a sentence."""
-        self._words = memoryview(memory)[: self.size * LINE].cast("I")
+        self._words = Words(memory, 0, self.size)
         self._watched: dict[int, int] = {}
         self._dead: list[int] = []
         self._poll, self._lock = select.poll(), Lock()
@@ -113,24 +123,13 @@ class Peers:
             dead = self._dead + [self._watched[descriptor] for descriptor, _ in self._poll.poll(0)]
         found = {other: (other, "died") for other in dead}
         for other in range(self.size):
-            culprit = self._words[other * LINE // WORD] - 1
+            culprit = self._words[other] - 1
             if culprit >= 0 and other != self.rank:
                 found[other] = (culprit, HAS_LEFT if culprit == other else _FOUND)
         return found
 
-    def wait(
-        self,
-        words: memoryview,
-        word: int,
-        address: int,
-        awaits: Callable[[int], bool],
-        other: int,
-        doing: str,
-    ) -> None:
-        """Sleep until a word of those at ``address``, which the ``other`` rank writes, says that it has arrived.
-
-        ``awaits`` tells whether a rank is still to arrive.
-        """
+    def wait(self, words: Words, word: int, awaits: Callable[[int], bool], other: int, doing: str) -> None:
+        """Sleep until a word that the ``other`` rank writes says that it is there; ``awaits`` tells which are not."""
         begun = monotonic()
         while True:
             value = words[word]
@@ -143,7 +142,7 @@ class Peers:
                     raise self.loss(culprit, fate, doing)
             if monotonic() - begun > self._timeout:
                 raise self.loss(other, f"did not arrive within {self._timeout:g} s", doing)
-            _nap(address + word * WORD, value)
+            words.nap(word, value)
 
     def loss(self, culprit: int, fate: str, doing: str) -> PeerLost:
         """The error to raise for a rank that is gone; from now on this rank counts as gone too, because of it."""
@@ -153,13 +152,10 @@ class Peers:
         return error
 
     def _leave(self, culprit: int) -> None:
-        """Let the others know that this rank does nothing more, and which rank is the cause."""
-        mine = self.rank * LINE // WORD
-        if not self._words[mine]:
-            self._words[mine] = culprit + 1
+        if not self._words[self.rank]:
+            self._words.write(self.rank, culprit + 1)
 
     def close(self) -> None:
-        """Leave, and stop watching; threads of this process that still wait give up."""
         self._leave(self.rank)
         self.lost = self.lost or "this group was closed"
         with self._lock:
@@ -183,10 +179,6 @@ def died(process: int) -> bool:
         os.close(descriptor)
 
 
-def address_of(memory: mmap) -> int:
-    return addressof(c_char.from_buffer(memory))
-
-
 class Barrier:
     """One word a rank, which holds the number of times that it has arrived.
 
@@ -197,39 +189,30 @@ class Barrier:
     def __init__(self, memory: mmap, start: int, peers: Peers) -> None:
         self.beat = 0
         self.doing = "a collective"
-        """What the rank does, for errors."""
-        self._peers = peers
-        self._words = memoryview(memory)[start : start + peers.size * LINE].cast("I")
-        self._address = address_of(memory) + start
-        places = [(other, other * LINE // WORD) for other in range(peers.size)]
-        _, self._mine = places.pop(peers.rank)
-        self._others = places
+        self._peers, self._words = peers, Words(memory, start, peers.size)
+        self._others = [other for other in range(peers.size) if other != peers.rank]
 
     def wait(self) -> None:
-        """Return when all ranks have arrived; raises ``PeerLost`` if one cannot arrive any more."""
         if self._peers.lost:
             raise PeerLost(self._peers.lost)
-        words = self._words
         self.beat = beat = (self.beat + 1) & MASK
-        words[self._mine] = beat
-        wake(self._address + self._mine * WORD)
-        for other, place in self._others:
-            if (words[place] - beat) & MASK > 1:
-                self._wait_for(other, place, beat)
+        self._words.write(self._peers.rank, beat)
+        for other in self._others:
+            if (self._words[other] - beat) & MASK > 1:
+                self._wait_for(other, beat)
 
     def wake(self) -> None:
-        wake(self._address + self._mine * WORD)
+        self._words.wake(self._peers.rank)
 
-    def _wait_for(self, other: int, place: int, beat: int) -> None:
+    def _wait_for(self, other: int, beat: int) -> None:
         words = self._words
         end = perf_counter() + SPIN
         while perf_counter() < end:
-            if (words[place] - beat) & MASK <= 1:
+            if (words[other] - beat) & MASK <= 1:
                 return
             os.sched_yield()
         try:
-            late = lambda rank: (words[rank * LINE // WORD] - beat) & MASK > 1  # noqa: E731
-            self._peers.wait(words, place, self._address, late, other, self.doing)
+            self._peers.wait(words, other, lambda rank: (words[rank] - beat) & MASK > 1, other, self.doing)
         except PeerLost as error:
             self._peers.lost = str(error)
             self.wake()

@@ -32,7 +32,6 @@ class Worker:
     samples_since_sync: int = 0
     """Samples since ``params`` were last reduced."""
     total_weight: float = 0.0
-    """The sum of the weights in the last reduction."""
     servers: int = 0
     seen: int = 0
     """Samples that all workers together have trained on, as of server 0's last answer."""
@@ -57,11 +56,8 @@ class Server:
     """What the next ``Apply`` moves along; the program fills it."""
     version: int = 0
     seen: int = 0
-    """Samples in the updates so far."""
     seen_at_sync: int = 0
-    """The same when the workers last synchronized."""
     now: float = 0.0
-    """Seconds since the run began, as of the last effect."""
     initial_workers: tuple[int, ...] = ()
     """The workers with which the run begins or resumes: none proceeds before all of them have joined or left."""
 

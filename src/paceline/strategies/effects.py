@@ -46,7 +46,6 @@ class Apply:
     gradients: tuple[AppliedGradient, ...] = ()
     """Whose gradients a server's update is made of; a worker's step has none."""
     rate: float = 1.0
-    """Times the learning rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,4 +107,3 @@ class Receive:
 
 
 Program = Generator[Any, Any, Any]
-"""A generator of effects."""

@@ -33,7 +33,6 @@ class Push:
     clock: int
     """Steps that the worker had finished before it computed this gradient."""
     version: int
-    """The version of the server's slice that it was computed on."""
     samples: int
 
 

@@ -42,8 +42,6 @@ class FusedKernels(TorchFunctionMode):
 
 
 class _Mish(torch.autograd.Function):
-    """Mish whose backward is one operator."""
-
     @staticmethod
     def forward(ctx: Any, inputs: Tensor) -> Tensor:
         ctx.save_for_backward(inputs)
@@ -81,7 +79,6 @@ def _attention(
 States = tuple[Tensor, ...]
 
 _LSTM = 2
-"""OneDNN's number of the kind of layer."""
 
 
 def _is_plain(inputs: Any, _: Any, weights: Any = None, *__: Any) -> bool:
@@ -101,7 +98,6 @@ def _recurrent(
     both_ways: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...]:
-    """The outputs and the last states of ``torch.lstm``, ``gru``, ``rnn_tanh`` or ``rnn_relu``."""
     directions = 2 if both_ways else 1
     many = len(weights) // (layers * directions)
     projected = many != (4 if biased else 2)

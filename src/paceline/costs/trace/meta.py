@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+
+Ints = Sequence[int]
 
 _META = torch.device("meta")
 _empty = torch.ops.aten.empty.memory_format
@@ -35,13 +38,12 @@ def meta_result(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _asks(name: str, args: tuple[Any, ...]) -> bool:
-    """Whether the size of the result, or the result itself, depends on values."""
     if name == "index":
         return any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in args[1])
     return name in _VALUE_DEPENDENT.split() and any(isinstance(one, Tensor) and one.is_meta for one in args)
 
 
-def empty(shape: Sequence[int], dtype: torch.dtype, channels_last: bool = False) -> Tensor:
+def empty(shape: Ints, dtype: torch.dtype, channels_last: bool = False) -> Tensor:
     form = torch.channels_last if channels_last else None
     made: Tensor = _empty(shape, dtype=dtype, device=_META, memory_format=form)
     return made
@@ -91,23 +93,10 @@ def _is_expanded(tensor: Tensor) -> bool:
 
 
 def _fits(tensor: Tensor, into: Tensor) -> bool:
-    """Whether a tensor broadcasts to another's shape."""
     if tensor.shape == into.shape:
         return True
     pairs = zip(reversed(tensor.shape), reversed(into.shape), strict=False)
     return tensor.dim() <= into.dim() and all(one in (1, size) for one, size in pairs)
-
-
-def _broadcast(tensors: list[Tensor]) -> list[int] | None:
-    depth = max(one.dim() for one in tensors)
-    shape = [1] * depth
-    for one in tensors:
-        for place, size in enumerate(one.shape, depth - one.dim()):
-            if shape[place] == 1:
-                shape[place] = size
-            elif size not in (1, shape[place]):
-                return None
-    return shape
 
 
 def elementwise(*args: Any, **options: Any) -> Any:
@@ -120,10 +109,11 @@ def elementwise(*args: Any, **options: Any) -> Any:
     if all(_fits(one, first) for one in tensors[1:]):
         # Where the first says little of how its memory lies, the others have their say, and torch knows how.
         return NotImplemented if _is_expanded(first) and len(tensors) > 1 else ordered(first)
-    shape = _broadcast(tensors)
-    if shape is None or not all(one.is_contiguous() for one in tensors):
+    try:
+        shape = np.broadcast_shapes(*(one.shape for one in tensors))
+    except ValueError:
         return NotImplemented
-    return empty(shape, first.dtype)
+    return empty(shape, first.dtype) if all(one.is_contiguous() for one in tensors) else NotImplemented
 
 
 def _like_first(
@@ -198,7 +188,7 @@ def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
     return empty((*first.shape[:place], joined, *first.shape[place + 1 :]), first.dtype)
 
 
-def _pad(values: Tensor, widths: Sequence[int], *_: Any) -> Any:
+def _pad(values: Tensor, widths: Ints, *_: Any) -> Any:
     if not values.is_contiguous() or len(widths) > 2 * values.dim():
         return NotImplemented
     shape = list(values.shape)
@@ -222,7 +212,7 @@ def _embedding_backward(grad: Tensor, _: Tensor, rows: int, *__: Any) -> Any:
     return empty((rows, grad.shape[-1]), grad.dtype)
 
 
-def _sized(grad: Tensor, shape: Sequence[int], *_: Any) -> Any:
+def _sized(grad: Tensor, shape: Ints, *_: Any) -> Any:
     return empty(shape, grad.dtype)
 
 
@@ -243,12 +233,7 @@ def _attention_backward(_: Tensor, *given: Any, **__: Any) -> Any:
 
 
 def _slid(
-    sizes: Sequence[int],
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceiling: bool = False,
+    sizes: Ints, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceiling: bool = False
 ) -> list[int]:
     """How often a window fits into each dimension."""
     found = []
@@ -262,36 +247,30 @@ def _slid(
 
 
 def _convolution(
-    images: Tensor,
-    weight: Tensor,
-    _: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
+    images: Tensor, weight: Tensor, _: Any, stride: Ints, padding: Ints, dilation: Ints, *rest: Any
 ) -> Any:
-    last, kernel = is_channels_last(images), weight.shape[2:]
+    transposed, output_padding, groups = rest
+    last, sizes, kernel = is_channels_last(images), images.shape[2:], weight.shape[2:]
     plain = (last or images.is_contiguous()) and weight.is_contiguous() and images.dtype == weight.dtype
-    ins, outs = weight.shape[0], weight.shape[1] * groups
-    if not transposed:
-        ins, outs = outs, ins
+    outs, ins = weight.shape[0], weight.shape[1] * groups
+    if transposed:
+        outs, ins = ins, outs
     fit = images.dim() == weight.dim() and images.shape[1] == ins
     if not (plain and fit and len(stride) == len(padding) == len(dilation) == len(kernel)):
         return NotImplemented
     if transposed:
-        each = zip(images.shape[2:], kernel, stride, padding, dilation, output_padding, strict=True)
-        sizes = [
+        each = zip(sizes, kernel, stride, padding, dilation, output_padding, strict=True)
+        made = [
             (size - 1) * step - 2 * pad + apart * (width - 1) + 1 + more
             for size, width, step, pad, apart, more in each
         ]
     else:
-        sizes = _slid(images.shape[2:], kernel, stride, padding, dilation)
-    return empty((images.shape[0], outs, *sizes), images.dtype, last) if min(sizes) > 0 else NotImplemented
+        made = _slid(sizes, kernel, stride, padding, dilation)
+    return empty((images.shape[0], outs, *made), images.dtype, last) if min(made) > 0 else NotImplemented
 
 
-def _pooled(images: Tensor, kernel: Any, stride: Any, padding: Any, dilation: Any, ceiling: bool) -> Any:
+def _pooled(images: Tensor, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceiling: bool) -> Any:
+    """The shape of the result."""
     stride = stride or kernel
     if not images.is_contiguous() or {*map(len, (kernel, stride, padding, dilation))} != {images.dim() - 2}:
         return NotImplemented
@@ -301,27 +280,25 @@ def _pooled(images: Tensor, kernel: Any, stride: Any, padding: Any, dilation: An
 
 def _max_pool(
     images: Tensor,
-    kernel: Any,
-    stride: Any = (),
-    padding: Any = (0, 0),
-    dilation: Any = (1, 1),
-    ceil_mode: bool = False,
+    kernel: Ints,
+    stride: Ints = (),
+    padding: Ints = (0, 0),
+    dilation: Ints = (1, 1),
+    *rest: bool,
 ) -> Any:
-    shape = _pooled(images, kernel, stride, padding, dilation, ceil_mode)
+    shape = _pooled(images, kernel, stride, padding, dilation, any(rest))
     return shape if shape is NotImplemented else (empty(shape, images.dtype), empty(shape, torch.int64))
 
 
 def _average_pool(
-    images: Tensor, kernel: Any, stride: Any = (), padding: Any = None, ceil_mode: bool = False, *_: Any
+    images: Tensor, kernel: Ints, stride: Ints = (), padding: Any = None, ceiling: bool = False, *_: Any
 ) -> Any:
-    shape = _pooled(images, kernel, stride, padding or [0] * len(kernel), [1] * len(kernel), ceil_mode)
+    shape = _pooled(images, kernel, stride, padding or [0] * len(kernel), [1] * len(kernel), ceiling)
     return shape if shape is NotImplemented else empty(shape, images.dtype)
 
 
-def _batch_norm(
-    images: Tensor, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, *_: Any
-) -> Any:
-    given = [one for one in (weight, bias, mean, variance) if one is not None]
+def _batch_norm(images: Tensor, *rest: Any) -> Any:
+    given, training = [one for one in rest[:4] if one is not None], rest[4]
     channels = images.shape[1] if images.dim() > 1 else -1
     fit = all(one.shape == (channels,) and one.dtype == images.dtype for one in given)
     if not images.is_contiguous() or not fit:
@@ -330,7 +307,7 @@ def _batch_norm(
     return ordered(images), empty(saved, images.dtype), empty(saved, images.dtype)
 
 
-def _layer_norm(values: Tensor, shape: Sequence[int], weight: Any, bias: Any, _: float) -> Any:
+def _layer_norm(values: Tensor, shape: Ints, weight: Any, bias: Any, _: float) -> Any:
     given = [one for one in (weight, bias) if one is not None]
     rest = values.dim() - len(shape)
     fit = list(values.shape[rest:]) == list(shape)
@@ -341,8 +318,7 @@ def _layer_norm(values: Tensor, shape: Sequence[int], weight: Any, bias: Any, _:
     return empty(values.shape, values.dtype), empty(moments, values.dtype), empty(moments, values.dtype)
 
 
-def _gradients(mask: Sequence[bool], data: Tensor, *shapes: Sequence[int]) -> tuple[Tensor | None, ...]:
-    """Those that are wanted, of the data and of parameters."""
+def _gradients(mask: Sequence[bool], data: Tensor, *shapes: Ints) -> tuple[Tensor | None, ...]:
     parameters = (
         empty(shape, data.dtype) if wanted else None for wanted, shape in zip(mask[1:], shapes, strict=True)
     )
@@ -350,7 +326,7 @@ def _gradients(mask: Sequence[bool], data: Tensor, *shapes: Sequence[int]) -> tu
 
 
 def _convolution_backward(
-    _: Tensor, images: Tensor, weight: Tensor, bias_sizes: Sequence[int] | None, *rest: Any
+    _: Tensor, images: Tensor, weight: Tensor, bias_sizes: Ints | None, *rest: Any
 ) -> Any:
     if not (weight.is_contiguous() and (images.is_contiguous() or is_channels_last(images))):
         return NotImplemented
@@ -362,7 +338,7 @@ def _batch_norm_backward(_: Tensor, images: Tensor, *rest: Any) -> Any:
     return _gradients(rest[-1], images, channels, channels) if images.is_contiguous() else NotImplemented
 
 
-def _layer_norm_backward(grad: Tensor, values: Tensor, shape: Sequence[int], *rest: Any) -> Any:
+def _layer_norm_backward(grad: Tensor, values: Tensor, shape: Ints, *rest: Any) -> Any:
     if not (grad.is_contiguous() and values.is_contiguous()):
         return NotImplemented
     return _gradients(rest[-1], values, shape, shape)
@@ -435,4 +411,3 @@ RULES: dict[str, Any] = {
     "mkldnn_rnn_layer": _lstm,
     "mkldnn_rnn_layer_backward": _lstm_backward,
 }
-"""By name; every overload of a name follows the same rule."""

@@ -19,11 +19,8 @@ Plane = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolution:
-    """The sizes of a convolution, those of its forward in its backward too."""
-
     batch: int
     inputs: int
-    """Channels in, of all groups."""
     outputs: int
     size: Plane
     out: Plane
@@ -44,8 +41,6 @@ class Convolution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """``batch`` products of an (m, k) and a (k, n) matrix."""
-
     batch: int
     m: int
     n: int
@@ -54,8 +49,6 @@ class Product:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A pooling window over images."""
-
     batch: int
     channels: int
     size: Plane
@@ -65,21 +58,16 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """Scaled dot-product attention over ``batch`` x ``heads`` sequences."""
-
     batch: int
     heads: int
     queries: int
     keys: int
     width: int
-    """Of a head."""
     causal: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recurrence:
-    """A layer of an LSTM over ``batch`` sequences."""
-
     batch: int
     length: int
     inputs: int
@@ -94,7 +82,6 @@ class Norm:
     places: int
     """Numbers of a channel that lie side by side; the width of a vector."""
     groups: int = 1
-    """Of channels that are normed together."""
 
 
 Shape = Norm | Convolution | Product | Window | Attention | Recurrence | None
@@ -106,19 +93,14 @@ class Operator:
     """One call; calls that differ only in the memory held are equal, as their time does not depend on it."""
 
     name: str
-    """Torch's, such as "convolution_backward"."""
     kind: Kind
     phase: Phase
     module: str
     """The dotted path of the innermost module in whose forward it, or what it is the backward of, was called."""
     flops: float
-    """Floating-point operations; a multiply-add counts as two."""
     read: int
-    """Bytes."""
     written: int
-    """Bytes."""
     elements: int
-    """Of the largest tensor that it reads or writes."""
     shape: Shape = None
     scattered: bool = False
     """Whether its largest tensors lie in memory in different orders, so that not all of them are streamed."""
@@ -128,7 +110,6 @@ class Operator:
     """Bytes that the step's tensors occupy while it runs: what is saved for backward, what it reads and what it makes;
     neither parameters nor anything else that was there before the step. Only a trace counts it."""
     held_mixed: int = field(default=0, compare=False)
-    """The same in mixed precision."""
     held_heap: int = field(default=0, compare=False)
     """Of ``held``, what lies in blocks so small that a CPU's allocator keeps them in its heap."""
 
@@ -139,12 +120,10 @@ _FREE = (
     "squeeze_ transpose_ t_ detach_ set_ resize_as_"
 )
 FREE = frozenset(_FREE.split())
-"""Operators that touch no memory, beside the views, whose schema says so."""
 
 WRITE_ONLY = frozenset(
     ["zero_", "fill_", "copy_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_"]
 )
-"""Operators that change their first argument in place without reading it."""
 
 _GROUPS: dict[Kind, str] = {
     "product": "mm addmm bmm baddbmm",

@@ -18,13 +18,10 @@ from paceline.costs.trace.counting import counts, operator, tensors_in
 from paceline.costs.trace.operator import Kind, Operator, Phase, kind_of
 
 _NARROW: tuple[Kind, ...] = ("convolution", "product", "attention")
-"""What mixed precision computes in 16 bits."""
 _FULL: tuple[Kind, ...] = ("norm", "reduction")
-"""What it computes in 32, softmax and losses among them; batch normalisation keeps the format that it is given."""
 BLOCK = 32 * 2**20
 """Bytes from which glibc gives a block pages of its own and gives them back; smaller ones share a heap, with holes."""
 LOSS = "loss"
-"""The module of what is called outside of the model, in its loss."""
 
 
 @dataclass(slots=True)
@@ -32,7 +29,6 @@ class _Memory:
     size: int
     mixed: int
     freed: object
-    """The weak reference that tells when it is freed."""
 
     @property
     def heap(self) -> int:
@@ -74,7 +70,6 @@ class HeldMemory:
             self.heap += memory.heap
 
     def _makes_wide(self, name: str, kind: Kind, given: Sequence[Tensor]) -> bool:
-        """Whether mixed precision makes 32-bit numbers here."""
         if kind in _NARROW:
             return False
         if kind in _FULL and "batch_norm" not in name:
@@ -109,11 +104,7 @@ def _is_wide(tensor: Tensor) -> bool:
 
 
 class ModuleTracker:
-    """Follows a model through its forward, and finds the way back from the nodes of autograd.
-
-    Autograd numbers its nodes in the order in which forward makes them: whichever module was running when a number
-    was given out is the one that the node's backward belongs to.
-    """
+    """Follows a model through its forward, and finds the way back from the nodes of autograd."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -154,7 +145,6 @@ class ModuleTracker:
         return self._paths[bisect_right(self._starts, node._sequence_nr()) - 1]
 
     def failed(self, error: BaseException) -> nn.Module:
-        """The innermost module in which an error happened; the model itself if it was in none."""
         found = self.model
         for frame, _ in traceback.walk_tb(error.__traceback__):
             running = frame.f_locals.get("self")

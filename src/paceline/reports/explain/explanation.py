@@ -2,20 +2,71 @@
 
 import math
 import operator
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
+from typing import NamedTuple
 
 from paceline.collectives import build_schedule
 from paceline.collectives.schedule import Schedule, chunk_bounds, pipelined
 from paceline.errors import UsageError, unknown
-from paceline.reports.explain.request import DisplayLimits, ExplainRequest, Values, first_values, host_of_each
 
 OPERATIONS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
     {"sum": operator.add, "mean": operator.add, "max": max, "min": min, "product": operator.mul}
 )
 """What two numbers become; a mean is divided at the end."""
+Values = tuple[float, ...]
+
+
+class DisplayLimits(NamedTuple):
+    """How much a way of showing can take before it cannot be read."""
+
+    workers: int
+    length: int
+    what: str
+
+    def check(self, workers: int, length: int = 0) -> None:
+        for number, what, most, written in (
+            (workers, "workers", self.workers, WRITTEN.workers),
+            (length, "values a worker", self.length, WRITTEN.length),
+        ):
+            if number > most:
+                larger = f"; as JSON, up to {written}" if written > most else ""
+                raise UsageError(f"{number} {what} are too many {self.what}: choose at most {most}{larger}")
+
+
+DRAWN = DisplayLimits(16, 64, "to draw")
+WRITTEN = DisplayLimits(32, 256, "for one JSON document")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainRequest:
+    """None means that it was not asked for; the texts are as people write them."""
+
+    schedule: str
+    op: str = "sum"
+    workers: int | None = None
+    hosts: str | None = None
+    """Workers a host: "2,2"."""
+    values: str | None = None
+    """A row a worker: "5 2; 3 8"."""
+    length: int | None = None
+    seed: int | None = None
+    segments: int = 1
+
+    def __post_init__(self) -> None:
+        for setting, least, most in (("workers", 1, 0), ("length", 1, 0), ("seed", 0, 0), ("segments", 1, 8)):
+            number = getattr(self, setting)
+            if number is not None and (number < least or 0 < most < number):
+                allowed = f"{least} to {most}" if most else f"at least {least}"
+                raise UsageError(f"{setting} {number} is out of range: choose {allowed}")
+        for setting in ("length", "seed"):
+            if self.values is not None and (given := getattr(self, setting)) is not None:
+                raise UsageError(
+                    f"{setting} {given} has no place beside values, which say it all; leave one of them out"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +113,12 @@ class ExplainedRound:
         return any(m.target == rank and m.start <= chunk < m.stop for m in self.messages)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """A collective on values, from what each rank begins with to what all end with."""
 
+    asked: str
+    """The schedule's name or import path."""
     schedule: Schedule
     hosts: tuple[int, ...]
     op: str
@@ -95,9 +148,9 @@ def explain(request: ExplainRequest, limits: DisplayLimits) -> Explanation:
     """Play what was asked for; a ``UsageError`` where it cannot be shown within the limits."""
     if request.op not in OPERATIONS:
         raise unknown("operation", request.op, OPERATIONS)
-    hosts = host_of_each(request, limits)
+    hosts = _host_of_each(request, limits)
     schedule = pipelined(whole := build_schedule(request.schedule, hosts), request.segments)
-    values = first_values(request, len(hosts), max(len(hosts), schedule.chunks))
+    values = _first_values(request, len(hosts), max(len(hosts), schedule.chunks))
     limits.check(len(hosts), len(values[0]))
     start = RankValues(values, tuple(((rank,),) * schedule.chunks for rank in range(len(hosts))))
     bounds = tuple(chunk_bounds(len(values[0]), schedule.chunks).tolist())
@@ -110,15 +163,8 @@ def explain(request: ExplainRequest, limits: DisplayLimits) -> Explanation:
     if request.op == "mean" and len(hosts) > 1:
         means = tuple(tuple(value / len(hosts) for value in row) for row in last.values)
         steps.append(ExplainedRound("finish", 1, 1, (), last, RankValues(means, last.parts)))
-    return Explanation(
-        schedule=schedule,
-        hosts=hosts,
-        op=request.op,
-        segments=schedule.chunks // whole.chunks,
-        bounds=bounds,
-        start=start,
-        steps=tuple(steps),
-    )
+    segments = schedule.chunks // whole.chunks
+    return Explanation(request.schedule, schedule, hosts, request.op, segments, bounds, start, tuple(steps))
 
 
 def _steps(schedule: Schedule, op: str, start: RankValues, bounds: Sequence[int]) -> Iterator[ExplainedRound]:
@@ -132,24 +178,87 @@ def _steps(schedule: Schedule, op: str, start: RankValues, bounds: Sequence[int]
                 sent = before.values[source][bounds[first] : bounds[stop]]
                 how = "reduce" if reduces else "replace"
                 messages.append(ShownMessage(source, target, first, stop, how, sent))
-            after = _after(messages, before, OPERATIONS[op], bounds)
+            after = _after(messages, before, op, bounds)
             yield ExplainedRound(phase, place, len(rounds), tuple(messages), before, after)
             before = after
 
 
 def _after(
-    messages: Sequence[ShownMessage],
-    before: RankValues,
-    of_two: Callable[[float, float], float],
-    bounds: Sequence[int],
+    messages: Sequence[ShownMessage], before: RankValues, op: str, bounds: Sequence[int]
 ) -> RankValues:
     values, parts = [list(row) for row in before.values], [list(row) for row in before.parts]
     for sent in messages:
         mine = slice(bounds[sent.start], bounds[sent.stop])
         held = values[sent.target]
         reduces = sent.on_receive == "reduce"
-        held[mine] = map(of_two, held[mine], sent.values) if reduces else sent.values
+        held[mine] = map(OPERATIONS[op], held[mine], sent.values) if reduces else sent.values
         for chunk in range(sent.start, sent.stop):
             arrived, kept = before.parts[sent.source][chunk], parts[sent.target][chunk]
             parts[sent.target][chunk] = tuple(sorted({*kept, *arrived})) if reduces else arrived
     return RankValues(tuple(map(tuple, values)), tuple(map(tuple, parts)))
+
+
+def _host_of_each(request: ExplainRequest, limits: DisplayLimits) -> tuple[int, ...]:
+    """The host of every worker; how many there are is said by workers, hosts or values, which must agree.
+
+    Too many to show are refused before anything is made of them.
+    """
+    limits.check(request.workers or 0, request.length or 0)
+    workers = request.workers or (4 if request.values is None else len(_rows(request.values)))
+    limits.check(workers)
+    if request.hosts is None:
+        halves = request.schedule == "hierarchical" and workers > 1
+        return tuple(2 * rank // workers if halves else 0 for rank in range(workers))
+    counts = [int(piece) if piece.strip().isdecimal() else 0 for piece in request.hosts.split(",")]
+    if min(counts) < 1:
+        raise UsageError(
+            f"hosts {request.hosts}: write how many workers each host has, at least 1, such as 2,2"
+        )
+    limits.check(sum(counts))
+    if request.workers is not None and sum(counts) != request.workers:
+        raise UsageError(
+            f"hosts {request.hosts} have {sum(counts)} workers and {request.workers} workers were asked for; "
+            "make them agree, or leave the number of workers out"
+        )
+    return tuple(host for host, count in enumerate(counts) for _ in range(count))
+
+
+def _first_values(request: ExplainRequest, workers: int, usual_length: int) -> tuple[Values, ...]:
+    """What each worker begins with: the user's own values, or small ones drawn from the seed.
+
+    No two workers draw the same value in the same place, so that it shows whose values are largest.
+    """
+    if request.values is not None:
+        return _own_values(request.values, workers)
+    drawn = random.Random(1 if request.seed is None else request.seed)  # noqa: S311
+    choices = range(1, max(9, 2 * workers) + 1)
+    columns = [drawn.sample(choices, workers) for _ in range(request.length or usual_length)]
+    return tuple(tuple(float(column[rank]) for column in columns) for rank in range(workers))
+
+
+def _own_values(text: str, workers: int) -> tuple[Values, ...]:
+    rows = _rows(text)
+    wrong = [word for row in rows for word in row if not _is_number(word)]
+    if len(rows) != workers:
+        problem = f"{len(rows)} rows for {workers} workers"
+    elif len({len(row) for row in rows}) > 1:
+        problem = f"rows of {', '.join(str(len(row)) for row in rows)} values"
+    elif wrong:
+        problem = f"{wrong[0]!r} is not a number"
+    elif not rows[0]:
+        problem = "there is no value"
+    else:
+        return tuple(tuple(map(float, row)) for row in rows)
+    raise UsageError(f"values {text!r}: {problem}; write as many numbers for each worker, such as '5 2; 3 8'")
+
+
+def _rows(text: str) -> list[list[str]]:
+    """The words of each row; a last semicolon may be there or not, and commas may stand between values."""
+    return [row.replace(",", " ").split() for row in text.strip().removesuffix(";").split(";")]
+
+
+def _is_number(word: str) -> bool:
+    try:
+        return math.isfinite(float(word))
+    except ValueError:
+        return False

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 
-from paceline.collectives import SCHEDULES
-from paceline.costs.bandwidth import lower_bound_bytes
+from paceline.collectives import find_schedule
+from paceline.collectives.traffic import lower_bound_bytes
 from paceline.reports.explain.explanation import ExplainedRound, Explanation, ShownMessage
-from paceline.specs import find
 from paceline.units import show_bytes
 
 COMBINES: Mapping[str, str] = MappingProxyType(
@@ -21,8 +20,6 @@ COMBINES: Mapping[str, str] = MappingProxyType(
         "product": "multiplies what it holds by {it}",
     }
 )
-SIGNS: Mapping[str, str] = MappingProxyType({"sum": " + ", "mean": " + ", "product": " x "})
-"""Operations that people write between two values; the others are written as functions."""
 ELEMENT = 4
 """Bytes of a float32, in which gradients usually travel."""
 SPELLED = 4
@@ -30,7 +27,7 @@ SPELLED = 4
 
 
 def about(schedule: str) -> tuple[str, str]:
-    what, *more = (inspect.getdoc(find(SCHEDULES[schedule])) or "").splitlines() or [""]
+    what, *more = (inspect.getdoc(find_schedule(schedule)) or "").splitlines() or [""]
     return what, next(filter(None, more), "")
 
 
@@ -59,15 +56,11 @@ def processes(amount: int) -> str:
 
 
 def opening(explanation: Explanation) -> str:
-    workers, chunks, segments = (
-        explanation.schedule.workers,
-        explanation.schedule.chunks,
-        explanation.segments,
-    )
-    each = " each" if workers > 1 else ""
-    cut = f" in {count(chunks, 'chunk')}" if chunks > 1 else ""
-    piped = f", {segments} segments of {chunks // segments} one behind the other" if segments > 1 else ""
-    return f"{processes(workers)}, {count(explanation.bounds[-1], 'value')}{each}{cut}{piped}."
+    schedule, segments = explanation.schedule, explanation.segments
+    each = " each" if schedule.workers > 1 else ""
+    cut = f" in {count(schedule.chunks, 'chunk')}" if schedule.chunks > 1 else ""
+    cut += f", {schedule.chunks // segments} in each of {segments} segments" if segments > 1 else ""
+    return f"{processes(schedule.workers)}, {count(explanation.bounds[-1], 'value')}{each}{cut}."
 
 
 def placing(explanation: Explanation) -> str:
@@ -112,17 +105,14 @@ def _amount(explanation: Explanation, messages: Sequence[ShownMessage]) -> str:
     for message in messages:
         sizes[message.source, message.target] += message.stop - message.start
     least, most = min(sizes.values()), max(sizes.values())
-    if least < most:
-        return f"{least} to {most} chunks"
-    if most == explanation.schedule.chunks:
+    if least == most == explanation.schedule.chunks:
         return "everything"
-    return "one chunk" if most == 1 else f"{most} chunks"
+    return f"{least} to {most} chunks" if least < most else "one chunk" if most == 1 else f"{most} chunks"
 
 
-def progress(explanation: Explanation, step: ExplainedRound) -> str:
-    workers, chunks = explanation.schedule.workers, explanation.schedule.chunks
-    done = sum(step.after.finished(rank, chunk) for rank in range(workers) for chunk in range(chunks))
-    return f"afterwards {done} of {workers * chunks} chunks are finished"
+def progress(step: ExplainedRound) -> str:
+    chunks = [len(part) for row in step.after.parts for part in row]
+    return f"afterwards {chunks.count(len(step.after.parts))} of {len(chunks)} chunks are finished"
 
 
 def result(explanation: Explanation) -> str:
@@ -147,16 +137,10 @@ def traffic(explanation: Explanation) -> list[str]:
     sent = [explanation.sent(rank) for rank in range(workers)]
     most, fewest = max(sent), min(sent)
     who = "each process sends" if fewest == most else f"processes send {fewest} to"
-    reached = (
-        ", the least possible for the busiest:"
-        if most == least
-        else "; the least possible for the busiest is"
-    )
-    return [
-        total,
-        f"{who} {count(most, 'value')} ({show_bytes(ELEMENT * most)} as float32){reached} "
-        f"ceil(2 x {workers - 1}/{workers} x {explanation.bounds[-1]}) = {least}",
-    ]
+    reached = ", the least possible for the busiest:" if most == least else "; the least possible is"
+    size = f"{count(most, 'value')} ({show_bytes(ELEMENT * most)} as float32)"
+    bound = f"ceil(2 x {workers - 1}/{workers} x {explanation.bounds[-1]}) = {least}"
+    return [total, f"{who} {size}{reached} {bound}"]
 
 
 def received(explanation: Explanation, step: ExplainedRound) -> list[tuple[int, str]]:
@@ -188,13 +172,8 @@ def _arithmetic(explanation: Explanation, step: ExplainedRound, messages: list[S
         return ""
     if first.on_receive == "replace":
         return f": {numbers(after)}"
-    terms = [before, *(message.values for message in messages)]
-    if explanation.op not in SIGNS:
-        return f": {explanation.op}({', '.join(map(numbers, terms))}) = {numbers(after)}"
-    *shown, made = (
-        f"({numbers(term)})" if len(term) > 1 or term[0] < 0 else numbers(term) for term in (*terms, after)
-    )
-    return f": {SIGNS[explanation.op].join(shown)} = {made}"
+    terms = ", ".join(map(numbers, (before, *(message.values for message in messages))))
+    return f": {'sum' if explanation.op == 'mean' else explanation.op}({terms}) = {numbers(after)}"
 
 
 def sending(explanation: Explanation, step: ExplainedRound, rank: int) -> list[str]:

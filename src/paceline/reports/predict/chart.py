@@ -108,7 +108,15 @@ def picture(prediction: Prediction) -> str:
     A line a strategy with its 80 % interval, its knee and its limit; one worker, and what is ideal.
     """
     frame = _Frame(prediction)
-    body = [_titles(prediction), _grid(frame), _references(frame)]
+    batch = f"batch {prediction.batch:,} {'a worker' if prediction.scaling == 'weak' else 'of all workers'}"
+    title = f"{prediction.name}: predicted samples a second"
+    basis = f"{batch}; {prediction.basis.level}: {prediction.basis.compute.partition(' (')[0]}"
+    body = [
+        _text(LEFT, 26, title, 'font-size="17" font-weight="600"'),
+        _text(LEFT, 46, basis, 'class="grey"'),
+        *_grid(frame),
+        *_references(frame),
+    ]
     for place, series in enumerate(prediction.series):
         body += [_curve(frame, place, series), _entry(place, series)]
     key, y = "shaded: 80 % interval; grey dashes: ideal; grey dots: one worker", frame.top - LINE
@@ -156,14 +164,7 @@ def _band(row: PredictionRow) -> tuple[float, float]:
     return row.rate * row.step / row.high, row.rate * row.step / row.low
 
 
-def _titles(prediction: Prediction) -> str:
-    batch = f"batch {prediction.batch:,} {'a worker' if prediction.scaling == 'weak' else 'of all workers'}"
-    title = f"{prediction.name}: predicted samples a second"
-    basis = f"{batch}; {prediction.basis.level}: {prediction.basis.compute.partition(' (')[0]}"
-    return _text(LEFT, 26, title, 'font-size="17" font-weight="600"') + _text(LEFT, 46, basis, 'class="grey"')
-
-
-def _grid(frame: _Frame) -> str:
+def _grid(frame: _Frame) -> list[str]:
     lines = []
     for tick in frame.up.round_ticks(9):
         y = frame.y(tick)
@@ -173,16 +174,15 @@ def _grid(frame: _Frame) -> str:
         x = frame.x(tick)
         lines.append(_line(x, frame.top, x, frame.bottom, "grid"))
         lines.append(_text(x, frame.bottom + 20, tick_label(tick), 'text-anchor="middle"'))
-    lines.append(_text((LEFT + WIDTH - RIGHT) / 2, frame.height - 12, "workers", 'text-anchor="middle"'))
-    return "\n".join(lines)
+    return [*lines, _text((LEFT + WIDTH - RIGHT) / 2, frame.height - 12, "workers", 'text-anchor="middle"')]
 
 
-def _references(frame: _Frame) -> str:
+def _references(frame: _Frame) -> list[str]:
     """What would be ideal, and one worker: what is below it is slower than no distribution at all."""
     first, last = frame.counts[0], frame.counts[-1]
     ends = (frame.x(first), frame.y(frame.alone * first), frame.x(last), frame.y(frame.alone * last))
     one = frame.y(frame.alone)
-    return _line(*ends, "reference", "5 4") + _line(LEFT, one, WIDTH - RIGHT, one, "reference", "1 3")
+    return [_line(*ends, "reference", "5 4"), _line(LEFT, one, WIDTH - RIGHT, one, "reference", "1 3")]
 
 
 def _curve(frame: _Frame, place: int, series: StrategyPrediction) -> str:

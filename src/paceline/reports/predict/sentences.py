@@ -1,18 +1,15 @@
 """What a prediction says, a sentence each: the answer first, then why, then what would help."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from paceline.reports.text import counted, percent
 from paceline.studies.predict.prediction import (
-    BandwidthNeed,
     Findings,
-    GatheringCodec,
     Limit,
     Memory,
     Prediction,
     PredictionRow,
-    Reach,
     Setting,
     StrategyPrediction,
 )
@@ -73,9 +70,9 @@ def _faster(series: StrategyPrediction) -> str:
     assert found is not None
     answer = f"Faster than one worker: {_one(last)}"
     if found.well.workers < last.workers and found.limit is not None:
-        answer += (
-            f", limited by {limit_words(found.limit)}; 80 % efficiency up to {_workers(found.well.workers)}"
-        )
+        answer += f", limited by {limit_words(found.limit)}"
+        if found.well.workers:
+            answer += f"; 80 % efficiency up to {_workers(found.well.workers)}"
     best = max(series.rows, key=lambda row: row.rate)
     if best.workers > 1 and best.rate > 1.02 * last.rate:
         answer += f"; fewer are faster: {_one(best)}"
@@ -112,8 +109,9 @@ def misfit(prediction: Prediction) -> str | None:
     if not short:
         return None
     memory, row, strategy = max(short, key=lambda one: one[0].needed)
-    which = f" with {counted(row.workers, 'worker')}" if len(prediction.workers) > 1 else ""
-    which += f" by {strategy}" if len(prediction.series) > 1 else ""
+    which = ""
+    if len(short) < len(prediction.workers) * len(prediction.series):
+        which = f" with {counted(row.workers, 'worker')} by {strategy}"
     several = "the workers of a host need" if memory.needed > memory.total else "a worker needs"
     does = f"not even batch 1 fits, which needs {show_bytes(memory.least or memory.needed)}"
     if memory.largest:
@@ -151,11 +149,7 @@ def findings(series: StrategyPrediction) -> list[str]:
     if found.limit is not None:
         if any(row.workers > 1 and row.speed_up >= 1 for row in series.rows):
             lines.append(_knee(found, asked))
-        if found.bandwidth is not None:
-            lines.append(_bandwidth(found.bandwidth))
-        lines.append(_crossover(found.crossover))
-        if found.gathering is not None:
-            lines.append(_gathering(found.gathering))
+        lines += [*_bandwidth(found), _crossover(found), *_gathering(found)]
     lines += [
         f"What would fit: {_typed(one.change)} needs {show_bytes(one.needed)} of {show_bytes(one.capacity)}; "
         f"{counted(one.workers, 'worker')}: {one.rate:,.4g} samples/s."
@@ -188,38 +182,41 @@ def _link(bound: str, where: str) -> str:
 
 def _knee(found: Findings, asked: int) -> str:
     knee, reach = found.knee, found.knee.reach
-    weak = "" if knee.dip is None else f" (though not from {knee.dip:,} to {2 * knee.dip:,})"
+    weak = "" if knee.dip is None else f" (less also from {knee.dip:,} to {2 * knee.dip:,})"
     limited = f"limited by {_link(knee.bound, knee.where)}"
     if reach.workers <= asked and not reach.open:
         there = _workers(max(1, reach.workers))
-        return f"Knee: {there}; to there doubling gives at least 1.5x{weak}, beyond it is {limited}."
+        return f"Knee: {there}; beyond it doubling gives less than 1.5x, {limited}{weak}."
     beyond = ""
     if not reach.open and reach.workers <= CLOSE * asked:
         beyond = f"; beyond what was asked it ends at {_workers(reach.workers)}, {limited}"
     return f"Knee: none up to {counted(asked, 'worker')}; doubling gives at least 1.5x{weak}{beyond}."
 
 
-def _bandwidth(found: BandwidthNeed) -> str:
+def _bandwidth(findings: Findings) -> Iterator[str]:
+    if (found := findings.bandwidth) is None:
+        return
+    enough = "no bandwidth" if found.needed is None else show_rate(found.needed)
+    left = f" (an unlimited one leaves {show_seconds(found.left)} a step)" if found.needed is None else ""
     there = f"{LINKS[found.wire.where]} has {show_rate(found.wire.bandwidth)}"
-    if found.needed is None:
-        left = f"an unlimited one leaves {show_seconds(found.left)} a step"
-        return f"Bandwidth: no bandwidth makes {found.workers:,} workers compute-bound ({left}); {there}."
-    return f"Bandwidth: {show_rate(found.needed)} makes {found.workers:,} workers compute-bound; {there}."
+    yield f"Bandwidth: {enough} makes {found.workers:,} workers compute-bound{left}; {there}."
 
 
-def _crossover(reach: Reach) -> str:
+def _crossover(findings: Findings) -> str:
+    reach = findings.crossover
     if reach.open:
         many = counted(reach.searched, "worker")
         return f"Crossover: up to {many} computing takes longer than communication."
     return f"Crossover: from {_workers(reach.workers + 1)} on communication takes longer than computing."
 
 
-def _gathering(found: GatheringCodec) -> str:
-    faster = f"; from {found.slower:,} workers on identity would be faster" if found.slower else ""
-    return (
-        f"Codec: {found.codec} messages cannot be summed on the way: every worker receives all, so traffic grows "
-        f"with the workers{faster}."
-    )
+def _gathering(findings: Findings) -> Iterator[str]:
+    if (found := findings.gathering) is not None:
+        faster = f"; from {found.slower:,} workers on identity would be faster" if found.slower else ""
+        yield (
+            f"Codec: {found.codec} messages cannot be summed on the way: every worker receives all, so traffic grows "
+            f"with the workers{faster}."
+        )
 
 
 def option(setting: Setting) -> str:

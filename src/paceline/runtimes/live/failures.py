@@ -61,13 +61,11 @@ class Failure:
     host: str
     kind: Kind
     step: _Count = 0
-    """Steps finished; of a server, updates."""
     message: str = ""
     where: str = ""
     """The last line of the user's own code, "my_job.py:42 in loss"."""
     traceback: str = ""
     run: str | None = None
-    """The run folder, where it was known."""
     at: float = field(default_factory=time.time)
 
     def to_json(self) -> bytes:
@@ -198,8 +196,6 @@ def command(name: str, *words: object, **settings: object) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class CompleteSteps:
-    """What one host can say of a run's checkpoints, newest first."""
-
     whole: _Steps = ()
     """Steps whose files that belong on this host are verified; of a run on one node the newest only."""
     complete: _Steps = ()
@@ -214,10 +210,7 @@ class CompleteSteps:
 
 
 def complete_steps(run: Path) -> CompleteSteps:
-    """Verify the checkpoints in this host's run folder; a UsageError says why it cannot be resumed.
-
-    The record that all workers had saved a step stands for files that are on other hosts.
-    """
+    """Verify the checkpoints here; the record that all had saved a step stands for files on other hosts."""
     folder = RunFolder(run)
     config = read_live(folder)
     here = _nodes_here(folder, config)
@@ -257,20 +250,15 @@ def _is_whole(folder: RunFolder, config: Config, nodes: Collection[int], step: i
 
 
 def newest_safe(hosts: Sequence[CompleteSteps], nodes: int) -> int | None:
-    """The newest step that a run of so many nodes resumes from, as these hosts know it."""
     known = [set(host.whole if len(hosts) >= nodes else host.complete) for host in hosts]
     return max(set.intersection(*known) if known else (), default=None)
 
 
 Ask = Callable[[CompleteSteps], Sequence[CompleteSteps]]
-"""Tells other hosts what this one knows of the checkpoints, and returns what they know."""
 
 
 def safe(run: Path, settings: Mapping[str, Any] | None = None, ask: Ask = lambda _: ()) -> list[str]:
-    """The newest checkpoint that is safe and the command that goes on from it, with these settings.
-
-    Other hosts are asked once, in every case.
-    """
+    """The newest checkpoint that is safe and the command that goes on from it; other hosts are asked once."""
     try:
         nodes, mine = _nodes(read_live(RunFolder(run))), complete_steps(run)
     except UsageError as mistake:

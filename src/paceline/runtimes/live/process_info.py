@@ -23,7 +23,6 @@ class ProcessInfo:
 
     role: Role = "worker"
     rank: int = 0
-    """Among the workers, or among the servers."""
     workers: int = 1
     """Of the whole run, without the servers."""
     servers: int = 0
@@ -34,12 +33,10 @@ class ProcessInfo:
     nodes: int = 1
     host: str = ""
     address: str = "127.0.0.1"
-    """Where the store is."""
     port: int = 0
     launch: Path | None = None
     """The launch folder, for heartbeats and failure notes; None where paceline is not the launcher."""
     launcher: int | None = None
-    """The process id of our launcher."""
     secret_file: Path | None = None
     """Where the run's secret is; None where the processes of one host agree on one."""
     again: dict[str, Any] = field(default_factory=dict, hash=False)
@@ -60,10 +57,7 @@ class ProcessInfo:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "ProcessInfo | None":
-        """Read what our launcher, or torchrun's variables, say; None where there is no launcher.
-
-        Other launchers than ours know of no servers: there every process is a worker until ``with_servers``.
-        """
+        """Read what our launcher, or torchrun's variables, say; None where there is no launcher."""
         if VARIABLE in environ:
             return msgspec.json.decode(environ[VARIABLE], type=cls, dec_hook=lambda kind, text: kind(text))
         if "RANK" not in environ:

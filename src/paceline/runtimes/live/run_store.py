@@ -51,7 +51,6 @@ class RunStore(Store):
     def __init__(
         self, address: str, port: int, secret: Secret, timeout: timedelta = timedelta(seconds=300)
     ) -> None:
-        """The first call connects; nothing needs to listen there yet."""
         super().__init__()
         self.set_timeout(timeout)
         self._address, self._port, self._secret = address, port, secret
@@ -108,7 +107,6 @@ class RunStore(Store):
     def _ask(
         self, op: Op, keys: Sequence[str], values: Sequence[str | bytes] = (), wait: timedelta | None = None
     ) -> tuple[bytes, ...] | None:
-        """The values of the answer; None where a key is missing and ``wait`` is None."""
         encoded = tuple(value.encode() if isinstance(value, str) else bytes(value) for value in values)
         names = tuple(key.encode() for key in keys)
         with self._lock:

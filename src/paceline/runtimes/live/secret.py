@@ -18,12 +18,10 @@ from paceline.runtimes.live.launch_folder import LaunchFolder, sweep
 from paceline.runtimes.live.process_info import ProcessInfo
 
 SHORTEST = 16
-"""Bytes below which a secret can be guessed."""
 NEEDED = (
     "needs a secret file, so that only the run's own processes get in: make one with "
     "'openssl rand -hex 32 > secret && chmod 600 secret', copy it to every host and name it there"
 )
-"""What is said where no secret can be made for the user."""
 _LONGEST = 2**20
 
 
@@ -32,7 +30,6 @@ class Secret:
     """What only the members of a run have; it never shows in a repr, a log or a command line."""
 
     text: bytes = field(repr=False)
-    """As it stands in a file; at least 16 bytes, better random ones."""
 
     def __post_init__(self) -> None:
         if len(self.text) < SHORTEST:
@@ -82,8 +79,7 @@ def store_key(secret: Secret) -> bytes:
 def run_secret(info: ProcessInfo) -> Iterator[Secret]:
     """The secret of a process's run; until the context is left, the processes of one host find it in a file.
 
-    Under another launcher than ours no secret is made. There the processes of one host share one through a file
-    that only this user can read, in a folder named for their common parent; the first one makes it.
+    Under another launcher they share one that the first makes, in a folder named for their common parent.
     """
     if info.secret_file is not None:
         yield Secret.read(info.secret_file)
@@ -111,10 +107,7 @@ def agreed_folder(port: int) -> Path:
 
 
 def _own_parent() -> Path:
-    """A folder in which no other user can take the name first; the temporary directory where there is none.
-
-    All processes of one launcher have one environment, so they find the same.
-    """
+    """A folder in which no other user can take the name first; the temporary directory where there is none."""
     with suppress(KeyError, OSError):
         if _is_own(runtime := Path(os.environ["XDG_RUNTIME_DIR"])):
             return runtime
@@ -128,7 +121,6 @@ def _own_parent() -> Path:
 
 
 def _is_own(folder: Path, others: int = 0o077) -> bool:
-    """Whether it is a folder of this user, and others have none of these rights."""
     found = folder.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & others
 

@@ -1,7 +1,4 @@
-"""The run's store: keys and values in memory, for processes that have the run's secret.
-
-Requests and answers are small typed messages with limits, never a pickle.
-"""
+"""The run's store: keys and values in memory, for processes that have its secret; typed messages, never a pickle."""
 
 import threading
 from collections import Counter
@@ -22,7 +19,6 @@ LONGEST_VALUE = 2**20
 KEYS_AT_ONCE = 4096
 MOST_KEYS = 100_000
 MOST_BYTES = 64 * 2**20
-"""Bytes of all keys and values together."""
 _LONGEST_REQUEST = KEYS_AT_ONCE * (LONGEST_KEY + 8) + 2 * LONGEST_VALUE + 1024
 _MOST_ANSWERS = 4
 """That may be queued for one member, which asks one question at a time."""
@@ -41,17 +37,15 @@ class Op(IntEnum):
 
 
 class Refused(ValueError):
-    """A request that does not fit."""
+    pass
 
 
 class StoreRequest(msgspec.Struct, frozen=True, array_like=True):
     number: int
-    """Comes back with the answer."""
     op: Op
     keys: Annotated[tuple[_Key, ...], msgspec.Meta(max_length=KEYS_AT_ONCE)] = ()
     values: Annotated[tuple[_Value, ...], msgspec.Meta(max_length=2)] = ()
     waits: bool = False
-    """Whether the answer waits until no key is missing."""
 
     def pack(self) -> bytes:
         """Encode it; Refused where a limit is exceeded, so that the caller finds out before the store does."""
@@ -80,53 +74,11 @@ def _whole_number(value: bytes) -> int:
     return int(value)
 
 
-class KeyValues:
-    """Keys and values with limits, and torch's meaning of each operation."""
-
-    def __init__(self) -> None:
-        self._values: dict[bytes, bytes] = {}
-        self._bytes = 0
-
-    def carry_out(self, request: StoreRequest) -> tuple[bytes, ...] | None:
-        """The values of the answer; None where a key is missing."""
-        values = self._values
-        match request.op, request.keys, request.values:
-            case Op.SET, (key,), (value,):
-                self._set(key, value)
-            case Op.ADD, (key,), (amount,):
-                self._set(key, b"%d" % (_whole_number(values.get(key, b"0")) + _whole_number(amount)))
-                return (values[key],)
-            case Op.COMPARE_SET, (key,), (expected, desired):
-                if values.get(key, b"") == expected:
-                    self._set(key, desired)
-                return (values.get(key, expected),)
-            case Op.DELETE, (key,), ():
-                if key not in values:
-                    return None
-                self._bytes -= len(key) + len(values.pop(key))
-            case Op.CHECK | Op.READ, (_, *_), ():
-                if not all(key in values for key in request.keys):
-                    return None
-                return tuple(values[key] for key in request.keys) if request.op is Op.READ else ()
-            case _:
-                raise Refused("malformed request")
-        return ()
-
-    def _set(self, key: bytes, value: bytes) -> None:
-        before = self._values.get(key)
-        grown = len(value) + len(key) if before is None else len(value) - len(before)
-        if self._bytes + grown > MOST_BYTES or (before is None and len(self._values) >= MOST_KEYS):
-            raise Refused("the store is full")
-        self._values[key] = value
-        self._bytes += grown
-
-
 class StoreServer:
-    """Answers connections that have proven to have the secret, in the listener's thread."""
-
     def __init__(self, secret: Secret, address: str, port: int) -> None:
         """Listen on this host's own ``address`` only; port 0 takes a free one; UsageError if it is taken."""
-        self._table = KeyValues()
+        self._values: dict[bytes, bytes] = {}
+        self._bytes = 0
         self._waiting: dict[Channel, StoreRequest] = {}
         self._refused: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -173,7 +125,7 @@ class StoreServer:
 
     def _answer(self, channel: Channel, request: StoreRequest) -> None:
         try:
-            answer = StoreAnswer(request.number, self._table.carry_out(request))
+            answer = StoreAnswer(request.number, self._carry_out(request))
         except Refused as refusal:
             self._refused[str(refusal)] += 1
             answer = StoreAnswer(request.number, refusal=str(refusal))
@@ -189,3 +141,36 @@ class StoreServer:
                 del self._waiting[channel]
             elif not set(keys).isdisjoint(request.keys):
                 self._answer(channel, request)
+
+    def _carry_out(self, request: StoreRequest) -> tuple[bytes, ...] | None:
+        """The values of the answer, by torch's meaning of each operation; None where a key is missing."""
+        values = self._values
+        match request.op, request.keys, request.values:
+            case Op.SET, (key,), (value,):
+                self._set(key, value)
+            case Op.ADD, (key,), (amount,):
+                self._set(key, b"%d" % (_whole_number(values.get(key, b"0")) + _whole_number(amount)))
+                return (values[key],)
+            case Op.COMPARE_SET, (key,), (expected, desired):
+                if values.get(key, b"") == expected:
+                    self._set(key, desired)
+                return (values.get(key, expected),)
+            case Op.DELETE, (key,), ():
+                if key not in values:
+                    return None
+                self._bytes -= len(key) + len(values.pop(key))
+            case Op.CHECK | Op.READ, (_, *_), ():
+                if not all(key in values for key in request.keys):
+                    return None
+                return tuple(values[key] for key in request.keys) if request.op is Op.READ else ()
+            case _:
+                raise Refused("malformed request")
+        return ()
+
+    def _set(self, key: bytes, value: bytes) -> None:
+        before = self._values.get(key)
+        grown = len(value) + len(key) if before is None else len(value) - len(before)
+        if self._bytes + grown > MOST_BYTES or (before is None and len(self._values) >= MOST_KEYS):
+            raise Refused("the store is full")
+        self._values[key] = value
+        self._bytes += grown

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from paceline.collectives.traffic import Bucket
-from paceline.costs.compression import UNCOMPRESSED, Compression
+from paceline.costs.device import UNCOMPRESSED, Compression
 from paceline.jobs.job import Job
 from paceline.strategies.messages import Push, message_bytes
 
@@ -66,7 +66,7 @@ class JobShape:
         if not isinstance(message, Push):
             return 0.0
         size = message.grad.nbytes
-        return self.compression.encode(size) + self.compression.decode(size)
+        return self.compression.coding(size)
 
     def filled(self, buckets: Sequence[Bucket]) -> tuple[float, ...]:
         """The part of backward after which each bucket may start: it is full, and so are those before it.

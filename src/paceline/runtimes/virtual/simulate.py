@@ -193,7 +193,7 @@ class VirtualEngine:
         me.version += 1
         me.seen += sum(credit.samples for credit in effect.gradients)
         share = me.params.numel() / simulation.shape.size
-        me.now += simulation.costs.update(me.rank, share, len(effect.gradients))
+        me.now += simulation.costs.update(share, len(effect.gradients))
         self._transport.note(node, Updated(me.now, me.version, effect.gradients))
         return False
 
@@ -268,8 +268,7 @@ class VirtualEngine:
         return self._spend(node, EVALUATE, simulation.costs.evaluate(rank, samples))
 
     def _save(self, node: Node, _: Save) -> bool:
-        size = self._simulation.shape.state_bytes
-        return self._spend(node, CHECKPOINT, self._simulation.costs.checkpoint(node.me.rank, size))
+        return self._spend(node, CHECKPOINT, self._simulation.costs.times.checkpoint)
 
     def _export(self, node: Node, effect: Export) -> bool:
         if node.replica is not None and self._collectives.share(node)[0] == 0:

@@ -11,7 +11,7 @@ import torch
 from paceline.clusters.cluster import Cluster
 from paceline.collectives import NATIVE
 from paceline.costs.network import FlowNetwork
-from paceline.costs.stated import Costs
+from paceline.costs.stated import StatedCosts
 from paceline.costs.topology import Topology
 from paceline.errors import RunFailed, UsageError
 from paceline.jobs.job import Job
@@ -56,7 +56,7 @@ class Simulation:
         settings: Settings,
         job: Job | JobShape,
         cluster: Cluster,
-        costs: Costs,
+        costs: StatedCosts,
         *,
         gradients: bool = True,
         strategy: Strategy | None = None,

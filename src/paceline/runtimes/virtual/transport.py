@@ -154,7 +154,7 @@ class SimulatedTransport:
         self._leaving -= bool(envelope.how)
         numbers = getattr(message, "clock", -1), getattr(message, "version", -1)
         self.note(node, Received(me.now, sender.rank, type(message).__name__, *numbers, depth, envelope.how))
-        me.now += self._simulation.costs.serve(me.rank, envelope.size)
+        me.now += self._simulation.costs.times.serve
         return False
 
     def _wake(self, node: Node) -> bool:

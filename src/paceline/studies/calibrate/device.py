@@ -1,12 +1,13 @@
 """Calibrate what computes here: random networks until the time is up, then the fit, then the profile."""
 
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from typing import TypeVar
 
 import torch
 
@@ -14,7 +15,7 @@ from paceline.clusters.profile import DEFAULT_PATH, DISTURBED, Profile
 from paceline.costs.fitted import FittedDevice
 from paceline.errors import RunFailed, UsageError
 from paceline.records.folder import environment
-from paceline.records.load import LoadMeter, usable_cores
+from paceline.records.load import HostLoad, LoadMeter, disturbance, usable_cores
 from paceline.runtimes.threads import VARIABLE, usual_threads
 from paceline.studies.calibrate.device_fit import DeviceFit, fit_device
 from paceline.studies.calibrate.layers import draw_layer
@@ -26,18 +27,90 @@ from paceline.studies.calibrate.measure import (
     measure_page,
 )
 from paceline.studies.calibrate.networks import MOST_WORK, draw_network
-from paceline.studies.calibrate.quiet import WINDOW, QuietMachine
 
 USUAL_SECONDS = 180.0
 LEAST_SECONDS, MOST_SECONDS = 2.0, 3600.0
 LAYERS_SHARE = 0.15
-"""Of the time, for single layers of torch.nn."""
 WHOLE_EVERY = 3
-"""One network of so many is measured as a whole step too."""
 FEWEST_NETWORKS = 8
 SEED = 1_000_003
 
+PATIENCE = 60.0
+"""Seconds that may be lost, by waiting and by measurements that are thrown away."""
+WINDOW = 0.5
+"""Seconds of a measurement, at least: the system counts CPU time in hundredths of a second."""
+REMIND = 10.0
+REMEDY = "stop them and calibrate again, or allow a busy machine, which marks the profile"
+
 Measured = list[MeasuredNetwork]
+T = TypeVar("T")
+
+
+class QuietMachine:
+    """Runs measurements until nothing has disturbed them; gives up when its patience is at an end.
+
+    Where a ``busy`` machine is accepted, nothing is waited for or repeated, and ``disturbance`` says what was going on.
+    """
+
+    def __init__(
+        self,
+        meter: LoadMeter,
+        note: Callable[[str], None],
+        *,
+        busy: bool = False,
+        patience: float = PATIENCE,
+        window: float = WINDOW,
+    ) -> None:
+        self._meter, self._note, self._busy = meter, note, busy
+        self._patience, self._window = patience, window
+        self.lost = 0.0
+        self._loads: list[tuple[float, HostLoad]] = []
+        if not busy:
+            self._wait()
+
+    def measure(self, work: Callable[[], T]) -> T:
+        """What the work found when nothing else computed; it should take half a second or more."""
+        while True:
+            self._meter.restart()
+            found = work()
+            seconds, load = self._meter.seconds, self._meter.load()
+            if self._busy or not load.disturbed:
+                self._loads.append((seconds, load))
+                return found
+            self._lose(seconds, load)
+            self._wait()
+
+    @property
+    def disturbance(self) -> str:
+        if not self._loads:
+            return ""
+        whole = sum(seconds for seconds, _ in self._loads)
+        others = sum(seconds * load.others for seconds, load in self._loads) / whole
+        return disturbance([self._loads[0][1].with_others(others)], "the measurement")
+
+    def _wait(self) -> None:
+        said = float("-inf")
+        while True:
+            self._meter.restart()
+            time.sleep(self._window)
+            load = self._meter.load()
+            if not load.disturbed:
+                return
+            self._lose(self._meter.seconds, load)
+            if time.monotonic() - said >= REMIND:
+                said = time.monotonic()
+                self._note(
+                    f"waiting for a quiet machine, for up to {self._patience - self.lost:.0f} s more: other processes "
+                    f"use {load.words}"
+                )
+
+    def _lose(self, seconds: float, load: HostLoad) -> None:
+        self.lost += seconds
+        if self.lost > self._patience:
+            raise RunFailed(
+                f"other processes use {load.words}, and did so for {self.lost:.0f} s: what is measured now would make "
+                f"predictions too slow, so nothing was written; {REMEDY}"
+            )
 
 
 def calibrate_device(
@@ -79,11 +152,11 @@ def calibrate_device(
 def _measure_networks(
     seconds: float, show: Callable[[float, str], None], quiet: QuietMachine
 ) -> tuple[Measured, Measured]:
-    begun = monotonic() - quiet.lost
+    begun = time.monotonic() - quiet.lost
     networks: Measured = []
     layers: Measured = []
     with torch.random.fork_rng(devices=()):
-        while (spent := monotonic() - begun - quiet.lost) < seconds or len(networks) < FEWEST_NETWORKS:
+        while (spent := time.monotonic() - begun - quiet.lost) < seconds or len(networks) < FEWEST_NETWORKS:
             if spent > 10 * seconds + 60:
                 raise RunFailed(f"only {len(networks)} networks could be measured in {spent:.0f} s")
             few, single = quiet.measure(partial(_measure_few, len(networks), len(layers), seconds >= 30))
@@ -97,21 +170,20 @@ def _measure_few(networks: int, layers: int, long: bool) -> tuple[Measured, Meas
     """The next ones after so many. The first networks are small, so that a short time has several."""
     few: Measured = []
     single: Measured = []
-    start = monotonic()
-    while not few or monotonic() - start < WINDOW:
+    start = time.monotonic()
+    while not few or time.monotonic() - start < WINDOW:
         number = networks + len(few)
         torch.manual_seed(SEED + number)
         work = MOST_WORK if long and number >= FEWEST_NETWORKS else MOST_WORK / 100
         few.append(measure(*draw_network(SEED + number, work), whole=number % WHOLE_EVERY == 0))
-    end = start + (monotonic() - start) / (1 - LAYERS_SHARE)
-    while monotonic() < end:
+    end = start + (time.monotonic() - start) / (1 - LAYERS_SHARE)
+    while time.monotonic() < end:
         number = layers + len(single)
         single.append(measure(*draw_layer(SEED + 500_000 + number, number), whole=False))
     return few, single
 
 
 def check_threads(threads: int | None) -> int:
-    """Threads that a worker of this machine can compute with; None is the usual number."""
     most, said = usable_cores(), "threads" if threads is not None else VARIABLE
     threads = usual_threads() if threads is None else threads
     if not 1 <= threads <= most:

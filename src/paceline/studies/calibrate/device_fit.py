@@ -10,19 +10,8 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from paceline.costs.features import DevicePeaks, bytes_moved, curve_name, features, logarithm, scales
-from paceline.costs.fitted import (
-    PAGE,
-    SIZES,
-    FittedCurve,
-    FittedDevice,
-    FreshMemory,
-    Overhead,
-    Smoothness,
-    best_smoothness,
-    fit_curve,
-    results,
-)
+from paceline.costs import fitted
+from paceline.costs.fitted import DevicePeaks, bytes_moved, curve_name, features, logarithm, scales
 from paceline.costs.trace.operator import Kind, Operator, Phase
 from paceline.errors import RunFailed
 from paceline.studies.calibrate.measure import PACE, MeasuredNetwork, TimedOperator
@@ -30,12 +19,10 @@ from paceline.studies.calibrate.measure import PACE, MeasuredNetwork, TimedOpera
 MOST_POINTS = {"convolution": 1100, "product": 300}
 USUAL_POINTS = 60
 MOST_CHOSEN = 300
-"""Points by which it is chosen how smooth a curve is, at most."""
 FEWEST_POINTS = 3
 """Of an operator that gets a curve of its own: few tell its rate, and the roofline how its time grows."""
 FEWEST_CHOSEN = 16
-FEW = Smoothness(noise=0.1)
-"""Of a curve by fewer points: they are taken to be noisy."""
+FEW = fitted.Smoothness(noise=0.1)
 MARGIN = 1.15
 """How far above the measured peak an operator may be before its measurement is called impossible."""
 FEWEST_OPERATORS = 6
@@ -44,7 +31,6 @@ ODD = 1.0
 """Logarithm of the factor by which a call may be off the curve before it counts less."""
 FOLDS = 5
 RATED: tuple[Kind, ...] = ("convolution", "product", "attention", "recurrence")
-"""Kinds whose rate of operations is worth showing."""
 TYPICAL = 1e-3
 """Seconds of a call that is measured as exactly as most."""
 
@@ -56,11 +42,9 @@ class CurvePoint(NamedTuple):
     seconds: float
     network: int
     moved: float
-    """Bytes, by the step that it is part of."""
 
 
 Named = Mapping[Kind, Mapping[str, list[CurvePoint]]]
-"""Points by kind and by curve."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,28 +55,23 @@ class DeviceFit:
     networks: int
     layers: int
     operators: int
-    """Calls of operators in these networks and single layers."""
     dropped: int
-    """Impossible measurements (faster than the peak, or no time at all), which are left out."""
     flops: float
-    """Peak, operations a second."""
     bandwidth: float
-    """Of memory, bytes a second."""
     residuals: Mapping[Kind, tuple[float, float]]
-    """Errors of calls that the curve has not seen."""
     rates: Mapping[Kind, tuple[float, float]]
     """Operations a second, the 10th and the 98th percentile."""
     steps: tuple[float, float]
     """Errors of whole steps of networks that were left out of the fit."""
     spread: float
-    """Standard deviation of the logarithm of (measured / predicted) of these."""
+    """Standard deviation of the fitted.logarithm of (measured / predicted) of these."""
     disturbed: str = ""
     """What else computed meanwhile, in a sentence; empty where nothing did."""
 
 
 def fit_device(
     networks: Sequence[MeasuredNetwork], layers: Sequence[MeasuredNetwork], limits: DevicePeaks, page: float
-) -> tuple[FittedDevice, DeviceFit]:
+) -> tuple[fitted.FittedDevice, DeviceFit]:
     measured = _at_usual_pace([*networks, *layers])
     points, dropped = _points(measured, limits, page)
     if not points or dropped > 0.2 * (len(points) + dropped):
@@ -112,7 +91,11 @@ def fit_device(
         flops=limits.flops,
         bandwidth=limits.bandwidth,
         residuals={kind: _shares(errors) for kind, errors in missed.items()},
-        rates=_rates(named),
+        rates={
+            kind: _quantiles([one.operator.flops / one.seconds for some in found.values() for one in some])
+            for kind, found in named.items()
+            if kind in RATED
+        },
         steps=_shares(off),
         spread=device.spread,
     )
@@ -158,9 +141,9 @@ def _named(points: Iterable[CurvePoint]) -> Named:
 
 def _fit(
     measured: Sequence[MeasuredNetwork], points: Iterable[CurvePoint], limits: DevicePeaks, page: float
-) -> tuple[FittedDevice, dict[Kind, list[float]]]:
+) -> tuple[fitted.FittedDevice, dict[Kind, list[float]]]:
     """The device by these networks and their calls; and by kind the errors of curves on what they have not seen."""
-    curves: dict[str, FittedCurve] = {}
+    curves: dict[str, fitted.FittedCurve] = {}
     missed: dict[Kind, list[float]] = defaultdict(list)
     named = _named(points)
     for kind, operators in named.items():
@@ -168,7 +151,7 @@ def _fit(
             if len(found) >= FEWEST_POINTS:
                 curves[name], errors = _fit_points(_some(found, MOST_POINTS.get(kind, USUAL_POINTS)), limits)
                 missed[kind] += errors.tolist()
-    device = FittedDevice(
+    device = fitted.FittedDevice(
         limits=limits,
         peak=limits.flops,
         curves=curves,
@@ -180,17 +163,17 @@ def _fit(
     return device, missed
 
 
-def _fit_points(points: Sequence[CurvePoint], limits: DevicePeaks) -> tuple[FittedCurve, np.ndarray]:
+def _fit_points(points: Sequence[CurvePoint], limits: DevicePeaks) -> tuple[fitted.FittedCurve, np.ndarray]:
     places, values, reach = _arrays(points, limits)
     # A call of a few microseconds is measured less exactly than one of milliseconds, and matters less.
     doubts = np.clip((TYPICAL / np.array([point.seconds for point in points])) ** 0.5, 0.25, 4.0)
     some = slice(None, None, -(-len(points) // MOST_CHOSEN))
     few = len(points) < FEWEST_CHOSEN
-    choice = FEW if few else best_smoothness(places[some], values[some], reach, doubts[some])
-    _, errors = fit_curve(places, values, reach, choice, doubts)
+    choice = FEW if few else fitted.best_smoothness(places[some], values[some], reach, doubts[some])
+    _, errors = fitted.fit_curve(places, values, reach, choice, doubts)
     # A call that something interrupted should not bend the curve.
     doubts = np.where(np.abs(errors) > ODD, 10 * doubts, doubts)
-    return fit_curve(places, values, reach, choice, doubts)
+    return fitted.fit_curve(places, values, reach, choice, doubts)
 
 
 def _some(points: list[CurvePoint], most: int) -> list[CurvePoint]:
@@ -207,17 +190,17 @@ def _arrays(points: Sequence[CurvePoint], limits: DevicePeaks) -> tuple[np.ndarr
     return places, values, np.array(scales(points[0].operator.kind))
 
 
-def _joint_curve(operators: Sequence[Sequence[CurvePoint]], limits: DevicePeaks) -> FittedCurve:
+def _joint_curve(operators: Sequence[Sequence[CurvePoint]], limits: DevicePeaks) -> fitted.FittedCurve:
     random = Random(0)  # noqa: S311
     most = max(2, USUAL_POINTS // len(operators))
     some = [point for found in operators for point in random.sample(found, min(most, len(found)))]
-    return fit_curve(*_arrays(some, limits), FEW)[0]
+    return fitted.fit_curve(*_arrays(some, limits), FEW)[0]
 
 
 def _left_out_errors(named: Named, limits: DevicePeaks) -> dict[str, float]:
     """The error of an operator that was never measured: each is predicted by the others of its kind, without it.
 
-    By kind, the standard deviation of the logarithm of (measured / predicted), all calls of an operator taken
+    By kind, the standard deviation of the fitted.logarithm of (measured / predicted), all calls of an operator taken
     together; under "" that of a whole kind that is predicted by the roofline alone.
     """
     doubts: dict[str, list[float]] = {kind: [] for kind in named}
@@ -239,20 +222,19 @@ def _root_mean_square(values: Sequence[float]) -> float:
     return float(np.sqrt(np.mean(np.square(values))))
 
 
-def _fresh(measured: Iterable[MeasuredNetwork], page: float) -> FreshMemory:
-    """How much of what operators write lies in memory that they are the first to touch."""
-    touched, asked = [0.0] * (len(SIZES) + 1), [0.0] * (len(SIZES) + 1)
+def _fresh(measured: Iterable[MeasuredNetwork], page: float) -> fitted.FreshMemory:
+    touched, asked = [0.0] * (len(fitted.SIZES) + 1), [0.0] * (len(fitted.SIZES) + 1)
     for timed in (timed for one in measured for timed in one.operators):
-        pieces = results(timed.operator)
-        place = bisect_right(SIZES, max(pieces, default=0.0))  # the largest piece stands for all
-        touched[place] += timed.faults * PAGE if pieces else 0.0
+        pieces = fitted.results(timed.operator)
+        place = bisect_right(fitted.SIZES, max(pieces, default=0.0))  # the largest piece stands for all
+        touched[place] += timed.faults * fitted.PAGE if pieces else 0.0
         asked[place] += sum(pieces)
     # A tiny result shares its page with others; a large one is always fresh, and its parts are not all counted above.
     middle = [min(1.0, t / a) if a else 0.0 for t, a in zip(touched[1:-1], asked[1:-1], strict=True)]
-    return FreshMemory(page=page, shares=(0.0, *middle, 1.0))
+    return fitted.FreshMemory(page=page, shares=(0.0, *middle, 1.0))
 
 
-def _overhead(measured: Sequence[MeasuredNetwork], phase: Phase) -> Overhead:
+def _overhead(measured: Sequence[MeasuredNetwork], phase: Phase) -> fitted.Overhead:
     """By least squares of the relative error, small steps counting as much as large ones."""
     rows = []
     for one in measured:
@@ -267,11 +249,13 @@ def _overhead(measured: Sequence[MeasuredNetwork], phase: Phase) -> Overhead:
     for _ in range(10):  # a step that was disturbed should not count: towards the median
         ratio, call, unrolled_call = np.linalg.lstsq(table * weights[:, None], weights, rcond=None)[0]
         weights = 1 / np.sqrt(0.02 + np.abs(table @ (ratio, call, unrolled_call) - 1))
-    return Overhead(ratio=float(np.clip(ratio, 0.8, 1.25)), call=float(call), unrolled=float(unrolled_call))
+    return fitted.Overhead(
+        ratio=float(np.clip(ratio, 0.8, 1.25)), call=float(call), unrolled=float(unrolled_call)
+    )
 
 
 def step_errors(measured: Sequence[MeasuredNetwork], limits: DevicePeaks, page: float) -> list[float]:
-    """The logarithm of (predicted / measured) of each network's step, by a device that has not seen it.
+    """The fitted.logarithm of (predicted / measured) of each network's step, by a device that has not seen it.
 
     All is fitted anew without a fifth of the networks, whose steps are then predicted: curves and how smooth they are,
     overheads, and how much memory is fresh. Times are those at the machine's usual pace.
@@ -297,10 +281,5 @@ def _shares(logarithms: Sequence[float]) -> tuple[float, float]:
     return float(np.median(shares)), float(np.quantile(shares, 0.9))
 
 
-def _rates(named: Named) -> dict[Kind, tuple[float, float]]:
-    rates: dict[Kind, tuple[float, float]] = {}
-    for kind, operators in named.items():
-        if kind in RATED:
-            found = [one.operator.flops / one.seconds for points in operators.values() for one in points]
-            rates[kind] = float(np.quantile(found, 0.1)), float(np.quantile(found, 0.98))
-    return rates
+def _quantiles(rates: Sequence[float]) -> tuple[float, float]:
+    return float(np.quantile(rates, 0.1)), float(np.quantile(rates, 0.98))

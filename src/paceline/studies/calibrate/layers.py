@@ -19,7 +19,6 @@ from paceline.jobs.optimizers import Sgd
 from paceline.studies.calibrate.images import log_uniform
 
 FEWEST = 2**9
-"""Elements of a layer's input."""
 
 Call = Callable[[Any, Tensor], Any]
 
@@ -104,7 +103,6 @@ def draw_layer(seed: int, number: int) -> tuple[Traceable, int]:
 
 
 def layer_subject(name: str, random: Random) -> tuple[Traceable, int]:
-    """A row of the table at random sizes, and how many samples it is given."""
     row = LAYERS[name]
     samples, *shape = row.shape(random)
     channels = shape[-1] if row.sides == -1 else shape[0]

@@ -18,7 +18,6 @@ from paceline.studies.collectives.probe import AlphaBeta, least_squares
 FASTEST = 1e12
 """Bytes a second that no link between processes reaches: where a fit finds no time a byte, latency is all there is."""
 LARGE = 2_000_000
-"""Bytes from which a tensor tells the rate of a network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +25,7 @@ class AveragedStep:
     """What averaging cost a step."""
 
     sizes: tuple[int, ...]
-    """Bytes of the tensors, which travel one after the other."""
     added: float
-    """Seconds by which the step was longer for them."""
     beside: float
     """Seconds of the step without them; noise is in proportion to the whole."""
 

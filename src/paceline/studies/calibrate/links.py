@@ -31,40 +31,26 @@ from paceline.runtimes.live.worker.comm import ProcessGroupComm
 from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
 from paceline.runtimes.threads import VARIABLE, usual_threads
 from paceline.strategies.effects import BucketedMean
-from paceline.studies.calibrate.device import check_out
-from paceline.studies.calibrate.link_fit import (
-    AveragedStep,
-    ContentionFit,
-    add_contention,
-    fit_contention,
-    fit_link,
-    fit_wire,
-)
+from paceline.studies.calibrate import link_fit
+from paceline.studies.calibrate.device import REMEDY, check_out
 from paceline.studies.calibrate.measure import TrainingStep
-from paceline.studies.calibrate.quiet import REMEDY
 from paceline.studies.collectives.group import BenchGroup, BenchInterrupted
 from paceline.studies.collectives.probe import Prober, fit_line
 
 MEAN = BucketedMean(first_bucket=2**20, bucket=25 * 2**20)
-"""How gradients are averaged by default."""
 WIDTHS = ("40", "420", "700", "1100")
 """Of dense layers whose gradients are of some 40 kB, 1 MB, 2.5 MB and 5.7 MB."""
 DENSE_SAMPLES, IMAGE_SAMPLES = 32, 24
 LONG = 32
-"""Steps between two barriers of workers that synchronise seldom."""
 APART = ("images", "420")
-"""The networks that are also trained for long without a barrier."""
 ROUNDS = 9
 TURN = 0.15
 """Seconds of the turns of one kind in a round, about."""
 LEAST, MOST = 8, 80
 """Their number; after a pause, a network needs some of them to find its pace."""
 AT_ONCE = 8
-"""Short turns that follow each other, of which the mean counts."""
 
 Round = Mapping[tuple[str, str], float]
-"""Seconds of a step by (how it ran, network); what is compared was measured within a second or two. It ran "alone" on
-one worker, on all with a barrier after each step ("short") or after many ("long"), or averaged over a named link."""
 
 
 def check_profile(path: Path, out: Path) -> None:
@@ -81,13 +67,13 @@ def check_profile(path: Path, out: Path) -> None:
     check_out(out)
 
 
-def add_links_here(info: ProcessInfo, path: Path, out: Path, **how: Any) -> ContentionFit | None:
+def add_links_here(info: ProcessInfo, path: Path, out: Path, **how: Any) -> link_fit.ContentionFit | None:
     """Call ``calibrate_links``; rank 0 adds what was found to the profile ``path`` and writes it to ``out``."""
     if info.rank == 0:
         check_profile(path, out)
     found = calibrate_links(info, **how)
     if found is not None and info.rank == 0:
-        write_profile(add_contention(read_profile(path), found), out)
+        write_profile(link_fit.add_contention(read_profile(path), found), out)
     return found
 
 
@@ -99,7 +85,7 @@ def calibrate_links(
     beat: Callable[[int], None] = lambda _: None,
     stopping: Callable[[], bool] = lambda: False,
     busy: bool = False,
-) -> ContentionFit | None:
+) -> link_fit.ContentionFit | None:
     """Measure with all other workers of a launch, which must call this too; None where one was asked to stop.
 
     Workers of one host measure shared memory and Gloo on the loopback, those of several hosts the network between
@@ -196,32 +182,35 @@ class LinkProbe:
             marks.append(time.perf_counter())
         return [later - earlier for earlier, later in pairwise(marks)]
 
-    def fit(self, rounds: Sequence[Round], disturbed: str) -> ContentionFit:
-        """The contention and each link; between hosts also a message with nothing else under way."""
+    def fit(self, rounds: Sequence[Round], disturbed: str) -> link_fit.ContentionFit:
         group, wire = self._group, []
         if "network" in self._links:
             points = Prober(group, len(rounds) * TURN).exchange("across", group.first_of_each_host())
-            wire = [fit_wire(fit_line(points), points, group.workers)]
+            wire = [link_fit.fit_wire(fit_line(points), points, group.workers)]
         factors = []
         for how, steps, nets in (("short", 1, tuple(self._plain)), ("long", LONG, APART)):
             for net in nets:
                 alone = median(one["alone", net] for one in rounds)
                 factors.append((steps * alone, _factor(rounds, how, net)))
-        short, long = fit_contention(factors)
+        short, long = link_fit.fit_contention(factors)
         links = []
         for link in self._links:
             averaged = [self._averaged_step(rounds, link, net) for net in WIDTHS]
-            links.append(fit_link(link, group.hosts, averaged, wire=1 / wire[0].bandwidth if wire else None))
-        return ContentionFit(
+            links.append(
+                link_fit.fit_link(link, group.hosts, averaged, wire=1 / wire[0].bandwidth if wire else None)
+            )
+        return link_fit.ContentionFit(
             workers=group.workers, short=short, long=long, links=(*links, *wire), disturbed=disturbed
         )
 
-    def _averaged_step(self, rounds: Sequence[Round], link: str, net: str) -> AveragedStep:
+    def _averaged_step(self, rounds: Sequence[Round], link: str, net: str) -> link_fit.AveragedStep:
         # In steps of one worker alone, so that slow rounds count as much as quick ones.
         alone = median(one["alone", net] for one in rounds)
         added = median((one[link, net] - one["short", net]) / one["alone", net] for one in rounds)
         sizes = _bucket_bytes(self._plain[net].model.flat)
-        return AveragedStep(sizes=sizes, added=alone * added, beside=alone * _factor(rounds, "short", net))
+        return link_fit.AveragedStep(
+            sizes=sizes, added=alone * added, beside=alone * _factor(rounds, "short", net)
+        )
 
 
 def _factor(rounds: Sequence[Round], how: str, net: str) -> float:
@@ -286,7 +275,6 @@ def _dense(width: int) -> Traceable:
 
 
 def _images() -> nn.Module:
-    """Many short operators, as small convolutional networks have."""
     first = (nn.Unflatten(1, (1, 14, 14)), nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
     second = (nn.Conv2d(8, 24, 3, padding=1), nn.ReLU(), nn.Flatten())
     return nn.Sequential(*first, *second, nn.Linear(24 * 49, 10))

@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from paceline.costs.features import DevicePeaks
-from paceline.costs.fitted import PAGE
+from paceline.costs.fitted import PAGE, DevicePeaks
 from paceline.costs.trace.operator import PHASES, Operator
 from paceline.costs.trace.recorder import OperatorRecorder
-from paceline.costs.trace.step import TracedStep
+from paceline.costs.trace.trace import TracedStep
 from paceline.jobs.job import Job, Traceable
 from paceline.jobs.step import StepHooks, StepPhase
 from paceline.records.spans import StepBreakdown
@@ -27,7 +26,6 @@ from paceline.runtimes.live.wire.channel import RECORD
 from paceline.runtimes.live.wire.noise import TAG, Cipher
 
 ENOUGH = 0.04
-"""Seconds after which steps need not be run more often."""
 MOST_STEPS = 12
 CIPHER_RECORDS = 256
 """Of 256 KiB: more than a processor's caches hold, as gradients are."""
@@ -122,7 +120,6 @@ def _pace() -> float:
 def _run(
     function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[float, int]]:
-    """The result, seconds and first touches of a page."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     begin = perf_counter()
     result = function(*args, **kwargs)
@@ -131,7 +128,6 @@ def _run(
 
 
 def measure_limits() -> DevicePeaks:
-    """The best rate of large matrix products and of a friendly convolution; memory by the best of several copies."""
     matrix, source = torch.randn(768, 768), torch.randn(8 * 2**20)
     images, weights = torch.randn(4, 128, 28, 28), torch.randn(128, 128, 3, 3)
     target = torch.empty_like(source)

@@ -17,8 +17,8 @@ from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
 from paceline.records.summary import recorded_loads
 from paceline.runtimes.config import read_run
+from paceline.studies.calibrate.device import REMEDY
 from paceline.studies.calibrate.link_fit import AveragedStep, ContentionFit, add_links, fit_link
-from paceline.studies.calibrate.quiet import REMEDY
 
 COMMON = {
     "data": "synthetic:shape=1x8x8,train=40000",
@@ -31,14 +31,10 @@ JOBS = (
     COMMON | {"model": "mlp:hidden=48", "batch_size": "64"},
     COMMON | {"model": "mlp:hidden=640,layers=2", "batch_size": "16"},
 )
-"""A job that sends little and one that sends much, as settings of a training."""
 AT_ONCE = 8
-"""Steps in a row of which the mean counts."""
 TRIES = 3
-"""Of a training during which something else computes."""
 
 Train = Callable[[Mapping[str, str]], RunFolder]
-"""Trains with these settings, ``workers`` among them; the folder of that run."""
 
 
 def add_messages(path: Path, workers: int, train: Train, *, busy: bool = False) -> ContentionFit:

@@ -18,7 +18,6 @@ LEAST_WORK, MOST_WORK = 1e6, 4e9
 """Floating-point operations of a layer's forward: from next to nothing to about 50 ms of a core."""
 
 Drawn = tuple[int, Callable[[], nn.Module], Callable[[int], Batch]]
-"""How many samples a network is trained on, the network, and a batch of so many."""
 
 
 def draw_network(seed: int, work: float = MOST_WORK) -> tuple[Traceable, int]:

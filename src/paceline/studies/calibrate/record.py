@@ -8,8 +8,7 @@ from typing import Any, get_args
 
 from paceline.clusters.profile import Profile, read_profile
 from paceline.costs.device import step_cost
-from paceline.costs.features import DevicePeaks
-from paceline.costs.fitted import FittedDevice, Overhead, read_fitted
+from paceline.costs.fitted import DevicePeaks, FittedDevice, Overhead, read_fitted
 from paceline.costs.recorded import check_alone, typical_step
 from paceline.costs.trace.operator import Phase
 from paceline.costs.trace.trace import trace
@@ -24,7 +23,6 @@ from paceline.studies.calibrate.device import make_profile, mark_disturbed, now
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 PLAIN = DevicePeaks(flops=1e11, bandwidth=1e10)
-"""Of a device that only a record is known of; the record then tells by how much it is slower."""
 PLAIN_SPREAD = log(1.5)
 
 

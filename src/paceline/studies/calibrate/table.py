@@ -14,14 +14,14 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from paceline.clusters.toml_reader import Reader, read_toml
-from paceline.costs.bandwidth import BUS_FACTORS
+from paceline.collectives.traffic import ring_crossings
 from paceline.costs.paleo import SCHEMES
 from paceline.errors import UsageError, unknown
 
 INTERVAL = 1.2816
 """Standard deviations on either side of the middle of a normal distribution that hold 80 % of it."""
 
-TRANSFERS: Mapping[str, Callable[[int], float]] = {**SCHEMES, "ring": BUS_FACTORS["all_reduce"]}
+TRANSFERS: Mapping[str, Callable[[int], float]] = {**SCHEMES, "ring": ring_crossings}
 """Collective to how many times one worker's gradients cross the busiest link, one after the other."""
 
 
@@ -30,7 +30,6 @@ class TablePoint(NamedTuple):
 
     workers: int
     batch: int
-    """Samples of a worker and step."""
 
     def __str__(self) -> str:
         return f"{self.workers}x{self.batch}"
@@ -49,9 +48,7 @@ class EpochTable:
     model: str
     parameters: int
     samples: int
-    """Of an epoch."""
     epochs: Mapping[TablePoint, float]
-    """Seconds."""
 
     def steps(self, point: TablePoint) -> int:
         return -(-self.samples // (point.workers * point.batch))
@@ -69,7 +66,6 @@ class EpochTable:
 
 
 def read_table(path: Path) -> EpochTable:
-    """Read a table from a file; a scenario that asks for scaling is one too."""
     reader = read_toml(path, "table")
     for key in ("about", "ask"):
         reader.word(key, "scaling")
@@ -133,13 +129,10 @@ class TableFit:
 
     collective: str
     start: TablePoint
-    """The point that it was fitted to."""
     transfer: float
     """Seconds in which one worker's gradients cross one link."""
     rate: float
-    """Bytes a second that this makes."""
     points: tuple[Forecast, ...]
-    """All others of more than one worker."""
 
     @property
     def errors(self) -> list[float]:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from statistics import quantiles
 from typing import Any, TypeVar
 
 import torch
@@ -16,8 +15,8 @@ from paceline.collectives import NATIVE, build_schedule
 from paceline.collectives.execute import Reducer, TorchTransport
 from paceline.collectives.schedule import number_hosts
 from paceline.errors import UsageError
-from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.request import LiveOptions
 from paceline.runtimes.live.worker.comm import ProcessGroupComm
 from paceline.shm.host import host_id
 from paceline.shm.operations import Operation
@@ -47,7 +46,6 @@ class BenchGroup(ProcessGroupComm):
         super().__init__(info, options, NATIVE, lambda _: None)
         self._stopping = stopping
         self.hosts = tuple(number_hosts(self.exchange(host_id())))
-        """The host of every rank."""
         if sorted(self.hosts) != list(self.hosts):  # prices fill hosts in order
             raise UsageError(
                 f"the ranks stand on hosts {', '.join(map(str, self.hosts))}: those of one host must follow each "
@@ -83,7 +81,6 @@ class BenchGroup(ProcessGroupComm):
 
 
 def timed(group: BenchGroup, work: Callable[[], object], calls: int) -> list[float]:
-    """Seconds of each call, by the slowest rank; each begins when all ranks are ready."""
     found = []
     for _ in range(calls):
         group.align()
@@ -119,22 +116,13 @@ def calls_within(budget: float, once: float) -> int:
     return max(FEWEST_CALLS, min(MOST_CALLS, int(budget / max(once, 1e-9))))
 
 
-def quartiles(times: Sequence[float]) -> tuple[float, float]:
-    if len(times) < 2:
-        return times[0], times[0]
-    low, _, high = quantiles(times, n=4, method="inclusive")
-    return low, high
-
-
 @dataclass(frozen=True)
 class Side:
-    """One backend or schedule."""
+    """One backend or schedule, which all-reduces the first part of its buffer, in place."""
 
     name: str
     buffer: Tensor
-    """As long as the longest tensor; a call takes the first part of it."""
     reduce: Callable[[Tensor], object]
-    """All-reduce a part of the buffer, in place."""
 
 
 def build_sides(
@@ -165,9 +153,8 @@ def reducer(name: str, group: BenchGroup, operation: Operation) -> Callable[[Ten
 
 def left_out(asked: BenchRequest, teams: Sequence[int]) -> tuple[str, ...]:
     """What makes no difference where so many workers share memory: without two that do, it is Gloo with a detour."""
-    if len(teams) > 1 and max(teams) == 1:
-        return tuple(name for name in asked.only if name in (SHM, ELSEWHERE))
-    return (ELSEWHERE,) if len(teams) > 1 and ELSEWHERE in asked.only else ()
+    useless = () if len(teams) == 1 else (SHM, ELSEWHERE) if max(teams) == 1 else (ELSEWHERE,)
+    return tuple(name for name in asked.only if name in useless)
 
 
 class Pattern:

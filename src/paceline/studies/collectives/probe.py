@@ -25,20 +25,17 @@ from paceline.studies.collectives.group import (
     BenchGroup,
     Side,
     calls_within,
-    quartiles,
     timed,
     timed_in_turn,
 )
 from paceline.studies.collectives.request import ELSEWHERE, GLOO, SHM, BenchPrediction
-from paceline.units import show_bytes, show_rate, show_seconds
+from paceline.units import show_bytes, show_seconds
 
 MESSAGES = (1_000, 4_000, 1_000_000, 3_000_000, 10_000_000)
 """Bytes of the messages that the link's figures are fitted to: small ones tell the latency, large ones the bandwidth.
 Those in between depend on what buffers, and shapers with their bursts, let through at once, and would bend the line."""
 EXCHANGES = 2
-"""How many of them follow each other in a call."""
 REDUCED = 2**20
-"""Bytes that are reduced at once, as much as a large message brings."""
 EXACT = 20_000
 """Messages of a schedule up to which it is played message by message: some seconds."""
 QUICKEST = 1e-13
@@ -77,7 +74,6 @@ class ProbeResult:
     reduce_seconds: float
     """Seconds a byte to combine two tensors in memory, while all workers do."""
     shared: Mapping[str, PiecewiseAlphaBeta]
-    """All-reduces through shared memory, in place and elsewhere."""
     measured: Sequence[Mapping[str, object]]
 
 
@@ -149,7 +145,7 @@ class Prober:
         once = {size: min(timed(self._group, work, 3)) for size, work in works.items()}
         calls = {size: calls_within(self._seconds, seconds) for size, seconds in once.items()}
         found = timed_in_turn(self._group, works, calls)
-        typical = {size: quartiles(times)[0] for size, times in found.items()}
+        typical = {size: float(np.quantile(times, 0.25)) for size, times in found.items()}
         self.measured += [
             {"probe": name, "bytes": size, "seconds": seconds, "calls": calls[size]}
             for size, seconds in typical.items()
@@ -185,7 +181,6 @@ def least_squares(
 def predict(
     found: ProbeResult, hosts: Sequence[int], sides: Sequence[str], sizes: Sequence[int], element: int
 ) -> BenchPrediction:
-    """The price of every cell; ``hosts`` is the host of each rank."""
     device = Device(reduce_seconds=found.reduce_seconds)
     # Workers of a host share what their messages took together.
     cluster = Cluster.of(
@@ -219,31 +214,18 @@ def predict(
 
 
 def _link(line: AlphaBeta | None, at_once: int) -> Link:
-    """The link that so many messages at once share; a line that was not measured is not used."""
     if line is None:
         return MEMORY
     return Link(latency=line.latency, bandwidth=at_once / max(line.byte_seconds, QUICKEST))
 
 
 def _sentences(found: ProbeResult) -> list[str]:
-    links = {"between hosts": found.across, "inside a host": found.inside}
-    sentences = [
-        f"{where}: {show_seconds(line.latency)} a message and {show_rate(1 / max(line.byte_seconds, QUICKEST))} each "
-        "way, fitted to exchanges over Gloo"
-        for where, line in links.items()
+    lines = {"a message between hosts": found.across, "a message inside a host": found.inside}
+    for name, fit in found.shared.items():
+        lines |= {f"{name} up to {show_bytes(fit.limit)}": fit.small, f"{name} beyond": fit.large}
+    lines["reducing"] = AlphaBeta(latency=0.0, byte_seconds=found.reduce_seconds)
+    return [
+        f"{what}: {show_seconds(line.latency)} and {show_bytes(1 / max(line.byte_seconds, QUICKEST))}/s"
+        for what, line in lines.items()
         if line
     ]
-    reducing = _rate(found.reduce_seconds)
-    sentences.append(f"reducing: {reducing}, of two tensors in memory on all workers at once")
-    for name, fit in found.shared.items():
-        small, large = (
-            f"{show_seconds(line.latency)} and {_rate(line.byte_seconds)}" for line in (fit.small, fit.large)
-        )
-        sentences.append(
-            f"{name}: {small} up to {show_bytes(fit.limit)}, {large} beyond, fitted to all-reduces of other sizes"
-        )
-    return sentences
-
-
-def _rate(byte_seconds: float) -> str:
-    return f"{1e-9 / byte_seconds:.3g} GB/s" if byte_seconds else "no time a byte"

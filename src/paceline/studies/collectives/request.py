@@ -17,25 +17,21 @@ SIDES = (GLOO, SHM, ELSEWHERE, *SCHEDULES)
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 256_000_000)
 LARGEST = 4_000_000_000
-"""Bytes of the largest tensor: every worker holds two of them."""
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
-"""The types that all sides support."""
 
 Ending = Literal["done", "wrong", "interrupted"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRequest:
-    """What to measure; ``sizes`` are whole elements."""
+    """What to measure; ``sizes`` are bytes of whole elements, and without ``repeats`` as many calls as fit."""
 
     sizes: tuple[int, ...] = SIZES
     only: tuple[str, ...] = SIDES
-    """Backends and schedules, in the order of rows."""
     op: str = "sum"
     dtype: str = "float32"
     repeats: int | None = None
-    """Timed calls a cell; None is as many as fit."""
     cell_seconds: float = 0.6
     """How long the timed calls of a cell may take together, three of them at least."""
 
@@ -99,7 +95,6 @@ def parse_only(text: str | None) -> tuple[str, ...]:
 class BenchSettings:
     request: BenchRequest
     hosts: tuple[int, ...]
-    """Workers on each host."""
     threads: int
     torch: str
 
@@ -110,25 +105,22 @@ class BenchSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchPrediction:
-    """What the probes found, and what was predicted from it before any cell was measured."""
+    """What the probes found, and what was predicted from it before any cell was measured.
+
+    ``how`` has a sentence for each figure, ``figures`` are in SI units, ``seconds`` by side and size.
+    """
 
     made_at: float
-    """Seconds since the epoch."""
     how: tuple[str, ...]
-    """Each figure that predictions use and how it was measured, a sentence each."""
     figures: Mapping[str, Any]
-    """The same as numbers, in SI units."""
     probes: Sequence[Mapping[str, Any]]
-    """The measurements behind them."""
     seconds: Mapping[str, Mapping[int, float]]
-    """Side to size to seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     what: str
     size: int
-    """Bytes."""
     median: float
     """Seconds of the slowest rank; so are the quartiles ``low`` and ``high``."""
     low: float
@@ -141,11 +133,9 @@ class Cell:
     """Whether every rank held the expected result, element by element, in the first and in the last call."""
     predicted: float
     measured_at: float
-    """When its first call began, in seconds since the epoch."""
 
     @property
     def error(self) -> float:
-        """How far the prediction lies above the median, as a share of it."""
         return self.predicted / self.median - 1
 
     def to_json(self) -> dict[str, Any]:
@@ -158,15 +148,12 @@ class BenchProgress(NamedTuple):
 
 
 BenchEvent = BenchSettings | BenchPrediction | Sequence[Cell] | BenchProgress
-"""What is known next: the cells of one size come together."""
 
 
 @dataclass(kw_only=True)
 class BenchResult:
     settings: BenchSettings
     prediction: BenchPrediction | None = None
-    """None where it was interrupted before."""
     cells: list[Cell] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What a reader of the figures must know."""
     ending: Ending = "interrupted"

@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from statistics import median
 
+import numpy as np
 import torch
 
 from paceline.collectives.execute import find_operation
-from paceline.costs.bandwidth import algbw, busbw
+from paceline.collectives.traffic import busbw
 from paceline.errors import UsageError
 from paceline.records.load import LoadMeter, disturbance
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
@@ -25,7 +25,6 @@ from paceline.studies.collectives.group import (
     build_sides,
     calls_within,
     left_out,
-    quartiles,
     timed,
     timed_in_turn,
 )
@@ -142,8 +141,7 @@ def measure_size(
     times = timed_in_turn(group, works, calls, tick)
     cells = []
     for name in works:
-        middle = median(times[name])
-        low, high = quartiles(times[name])
+        low, middle, high = np.quantile(times[name], (0.25, 0.5, 0.75)).tolist()
         cell = Cell(
             what=name,
             size=size,
@@ -151,8 +149,8 @@ def measure_size(
             low=low,
             high=high,
             repeats=len(times[name]),
-            algbw=algbw(size, middle),
-            busbw=busbw("all_reduce", size, middle, group.workers),
+            algbw=size / middle,
+            busbw=busbw(size, middle, group.workers),
             right=check(name) and right[name],
             predicted=predicted[name],
             measured_at=begun[name],

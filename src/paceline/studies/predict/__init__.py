@@ -13,10 +13,10 @@ import torch
 
 from paceline import __version__
 from paceline.studies.predict.findings import Finder, find_remedies, find_roomier
-from paceline.studies.predict.model import find_model
+from paceline.studies.predict.interval import FOREIGN, guessed_share, longest
+from paceline.studies.predict.model import PacelineModel, Progress, find_model
 from paceline.studies.predict.paleo import find_paleo_model
 from paceline.studies.predict.prediction import Prediction, Setting, StrategyPrediction
-from paceline.studies.predict.pricing import FOREIGN, Pricing, Progress, guessed_share, longest
 from paceline.studies.predict.request import PredictRequest
 
 __all__ = ["PredictRequest", "Prediction", "predict"]
@@ -30,36 +30,34 @@ def predict(
 ) -> Prediction:
     """Price every strategy at every number of workers, and say what follows.
 
-    With ``modules``, also where the step of one worker goes. Deterministic but for the time it was made at; nothing is
-    written and nothing is measured. A UsageError says what cannot be predicted.
+    With ``modules``, also where the step of one worker goes. Nothing is written and nothing is measured.
     """
     progress("reading")
     if request.cost_model == "paleo":
-        prediction = price_request(Pricing(find_paleo_model(request), progress), modules=modules)
+        prediction = price_request(find_paleo_model(request, progress), modules=modules)
     else:
-        model = find_model(request)
+        model = find_model(request, progress=progress)
         remedies, roomier = tuple(find_remedies(model)), tuple(find_roomier(model))
-        prediction = price_request(Pricing(model, progress), remedies, roomier, modules=modules)
+        prediction = price_request(model, remedies, roomier, modules=modules)
     given = {name: value for name, value in asdict(request).items() if value is not None}
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
     return replace(prediction, settings=settings)
 
 
 def price_request(
-    pricing: Pricing,
+    model: PacelineModel,
     remedies: Sequence[Setting] = (),
     roomier: Sequence[Setting] = (),
     *,
     modules: bool = False,
 ) -> Prediction:
-    """The same for a cost model that is given, with the changes that are tried."""
-    model = pricing.model
+    model.check()
     series = []
     for strategy in model.strategies:
-        rows = tuple(pricing.row(strategy, workers) for workers in pricing.workers)
-        findings = Finder(pricing, strategy, remedies, roomier).findings() if model.explains else None
+        rows = tuple(model.row(strategy, workers) for workers in model.workers)
+        findings = Finder(model, strategy, remedies, roomier).findings() if model.explains else None
         series.append(StrategyPrediction(strategy=strategy, rows=rows, findings=findings))
-    unmeasured = model.cost(pricing.case(model.strategies[0], pricing.workers[0]).batch).unmeasured
+    unmeasured = model.cost(model.case(model.strategies[0], model.workers[0]).batch).unmeasured
     basis, share = model.basis, guessed_share(unmeasured)
     if share >= LEAST_SHARE:
         words = (
@@ -68,10 +66,10 @@ def price_request(
         )
         basis = replace(basis, interval=basis.interval + words)
     return Prediction(
-        name=model.title,
+        name=model.subject.name,
         parameters=model.parameters,
-        scaling=pricing.request.scaling,
-        batch=pricing.batch,
+        scaling=model.request.scaling,
+        batch=model.batch,
         cost_model=model.name,
         basis=basis,
         series=tuple(series),

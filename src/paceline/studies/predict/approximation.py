@@ -22,7 +22,7 @@ from paceline.costs.topology import Topology
 from paceline.strategies.messages import HEADER
 from paceline.studies.predict.observe import updates_before_answering
 from paceline.studies.predict.prediction import PredictedStep
-from paceline.studies.predict.setup import Change, Setup, apply_change, mean_factor, slower
+from paceline.studies.predict.setup import Setup, mean_factor, slower, with_even_workers
 from paceline.studies.predict.simulation import COMPUTING, StepSample, by_groups, cycles_by_groups, mean_step
 
 POINTS = 4096
@@ -41,9 +41,6 @@ class Lognormal(NamedTuple):
     mean_log: float
     spread: float
 
-    def quantiles(self, parts: torch.Tensor) -> torch.Tensor:
-        return torch.exp(self.mean_log + self.spread * torch.special.ndtri(parts))
-
 
 def sum_of(times: Sequence[float], jitter: float) -> Lognormal:
     """The sum of times that vary independently, each by a factor of this jitter."""
@@ -54,11 +51,7 @@ def sum_of(times: Sequence[float], jitter: float) -> Lognormal:
 
 
 def expected_maximum(groups: Sequence[tuple[Lognormal, int]]) -> float:
-    """The mean of the largest of independent times, given as distributions and how many times have each.
-
-    The largest is below x where all are: the product of their distributions. Its mean is integrated in the logarithm,
-    where the density is smooth.
-    """
+    """The mean of the largest of many independent times: the product of their distributions, integrated."""
     spread = max(time.spread for time, _ in groups)
     middle = max(time.mean_log for time, _ in groups)
     at = torch.linspace(middle - 9 * spread, middle + 12 * spread, POINTS, dtype=torch.float64)
@@ -71,8 +64,8 @@ def expected_maximum(groups: Sequence[tuple[Lognormal, int]]) -> float:
 def by_slowest(setup: Setup) -> PredictedStep:
     """The step of workers that vary and wait for all others in collectives.
 
-    The slowest takes the expected maximum from one exchange to the next. A worker's own time is the mean, and it waits
-    for the rest. Transfers are hidden behind the slowest worker's backward, also while others already wait for it.
+    From one exchange to the next, the slowest takes the expected maximum, behind whose backward transfers are hidden; a
+    worker's own time is the mean, and it waits for the rest.
     """
     groups = [(_stretches(steps), many) for steps, many in cycles_by_groups(setup)]
     longest = mean_factor(setup.jitter)
@@ -88,7 +81,6 @@ def by_slowest(setup: Setup) -> PredictedStep:
 
 
 def _stretches(steps: Sequence[StepSample]) -> list[list[float]]:
-    """What a worker computes before each of its exchanges, step by step: each varies by itself."""
     found: list[list[float]] = []
     current: list[float] = []
     for one in steps:
@@ -103,11 +95,8 @@ def _stretches(steps: Sequence[StepSample]) -> list[list[float]]:
 
 
 def approximate_rounds(setup: Setup) -> PredictedStep:
-    """Synchronous rounds of workers that vary: gradients arrive one after the other, the last one decides.
-
-    The step of workers that do not vary is known exactly; added is by how much later the servers have everything.
-    """
-    even = apply_change(replace(setup, jitter=0.0), Change(even=True))
+    """Synchronous rounds of workers that vary: longer by how much later the servers have all gradients."""
+    even = with_even_workers(replace(setup, jitter=0.0))
     still = by_groups(even)
     parts, own = still.breakdown, mean_factor(setup.jitter)
     computing = parts.data + parts.forward + parts.backward
@@ -168,7 +157,6 @@ class ServedLoad:
         self.paces = dict(zip(self.groups, replace(setup, cluster=self.cluster).paces, strict=True))
         self.busy = step.data + step.forward + step.backward
         self.shards = self._shards(len(hosts))
-        """Bytes of the parameters that each server keeps."""
         self.models = [HEADER + shard for shard in self.shards]
         """Bytes of a message from each server."""
         compression, width = setup.shape.compression, setup.shape.dtype.itemsize
@@ -187,10 +175,7 @@ class ServedLoad:
         return self.cluster.groups[place].workers
 
     def held(self, staleness: float) -> dict[int, float]:
-        """How many times as long as without jitter a step takes, with what the slowest holds a worker back.
-
-        A worker that may be s steps ahead is held back no more than by a barrier every s + 1 steps.
-        """
+        """How many times as long as even a step takes: a lead of s steps is like a barrier every s + 1 steps."""
         jitter = self.setup.jitter
         if not jitter or staleness == inf:
             return dict.fromkeys(self.groups, mean_factor(jitter))
@@ -199,9 +184,8 @@ class ServedLoad:
         return {place: expected_maximum([(time, self.count(place))]) / steps for place in self.groups}
 
     def exchange(self, place: int) -> float:
-        """A worker's push, the servers' answer and its way back, with no other worker under way."""
         compression = self.setup.shape.compression
-        coding = sum(compression.encode(shard) + compression.decode(shard) for shard in self.shards)
+        coding = sum(map(compression.coding, self.shards))
         return self._one_way(place, self.pushes) + self._one_way(place, self.models) + coding + self.answer
 
     def _one_way(self, place: int, sizes: list[int]) -> float:
@@ -281,20 +265,17 @@ class ServedLoad:
 
 def _arrivals(groups: Sequence[tuple[Lognormal, int]]) -> torch.Tensor:
     """When workers of all groups have computed, in order, as it is in the mean."""
-    times = [
-        time.quantiles((torch.arange(many, dtype=torch.float64) + 0.625) / (many + 0.25))
-        for time, many in groups
-    ]
+    times = []
+    for time, many in groups:
+        parts = (torch.arange(many, dtype=torch.float64) + 0.625) / (many + 0.25)
+        times.append(torch.exp(time.mean_log + time.spread * torch.special.ndtri(parts)))
     arrivals = torch.cat(times).sort().values
     arrivals[-1] = expected_maximum(groups)
     return arrivals
 
 
 def _shared_rates(alone: Mapping[int, float], demands: list[Demand], together: bool) -> dict[int, float]:
-    """Steps a second of a worker of each group: as fast as alone, until what is shared is full (max-min fairness).
-
-    Where workers are held ``together`` all are as fast as the slowest group.
-    """
+    """Steps a second of a worker of each group, in max-min fairness; ``together``: all as fast as the slowest."""
     rates: dict[int, float] = {}
     while len(rates) < len(alone):
         waiting = [place for place in alone if place not in rates]

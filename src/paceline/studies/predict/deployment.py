@@ -1,7 +1,8 @@
 """Where the workers are, for any number of them: hosts of the catalogue, a described cluster, or measured machines."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from paceline.clusters.catalogue import NetworkSheet, find_device, find_network
 from paceline.clusters.cluster import CIPHER, MEMORY, Backend, Cluster, Host, HostGroup, Link, StepTimes
@@ -23,7 +24,8 @@ OLD_INSIDE = "pcie3-x16"
 MEASURED = "measured"
 MOST_HERE = 256
 """Workers of one machine: so many were never measured, and no contention holds that far."""
-_AVERAGED = ("memory", "loopback")
+AVERAGED: Mapping[Backend, tuple[str, ...]] = {"shm": ("memory", "loopback"), "gloo": ("loopback", "memory")}
+"""The links that all-reduces inside a machine go through, or else the nearest to it that was measured."""
 
 Layout = Callable[[int, bool, float], Cluster]
 """The hosts of a number of workers, which exchange with servers or not, and compute so many seconds in between."""
@@ -31,8 +33,6 @@ Layout = Callable[[int, bool, float], Cluster]
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """Hosts for any number of workers, and what is known of their links."""
-
     layout: Layout
     most: int
     words: str
@@ -44,7 +44,6 @@ class Deployment:
     jitter: float = 0.0
     described: Cluster | None = None
     by_catalogue: bool = False
-    """Whether the links are those of the catalogue, so that others can be had."""
 
     def hosts(self, workers: int) -> int:
         return sum(group.count for group in self.layout(workers, False, 0.0).groups if group.workers)
@@ -63,10 +62,7 @@ class Deployment:
 
 
 def find_deployment(request: PredictRequest, profile: Profile | None) -> Deployment:
-    """By a cluster's description, by the profile's links, or by the catalogue's.
-
-    Refuses more workers on a host than the measured times hold for.
-    """
+    """By a cluster's description, by the profile's links, or by the catalogue's; hosts have room for their workers."""
     room = _find_room(request, profile)
     if room is not None and request.per_host is not None:
         room.check(request.per_host, f"{request.per_host} workers per host")
@@ -90,10 +86,6 @@ def find_deployment(request: PredictRequest, profile: Profile | None) -> Deploym
 
 
 def _find_room(request: PredictRequest, profile: Profile | None) -> HostRoom | None:
-    """How many workers a host has cores for, by the record or by the profile.
-
-    A record says it where there are both; together they were measured by workers of the profile's threads.
-    """
     there = None if profile is None else HostRoom.of_profile(profile)
     if request.times is None:
         return there
@@ -110,17 +102,15 @@ def _described(text: str, room: HostRoom | None) -> Deployment:
         room.check_hosts(cluster, f"cluster {text}")
     if replace(cluster.times, jitter=0.0, serve=0.0, aggregate=0.0) != StepTimes():
         raise UsageError(
-            f"cluster {text} states how long a step takes, which is what is predicted here; leave its times out, or "
-            "use 'paceline simulate'"
+            f"cluster {text} states how long a step takes; leave that out, or use 'paceline simulate'"
         )
     for group in cluster.groups:
         if settings := ", ".join(group.host.churn):
             raise UsageError(
-                f"cluster {cluster.name}: workers of host {group.name(0)!r} join or leave ({settings}), and what is "
-                "predicted is the pace of those that stay; leave that out, or use 'paceline simulate'"
+                f"workers of host {group.name(0)!r} join or leave ({settings}); leave it out or use 'paceline simulate'"
             )
     return Deployment(
-        layout=first_workers(cluster),
+        layout=partial(first_workers, cluster),
         most=cluster.workers,
         words=f"as {cluster.name} describes them: {cluster}",
         jitter=cluster.times.jitter,
@@ -128,22 +118,15 @@ def _described(text: str, room: HostRoom | None) -> Deployment:
     )
 
 
-def first_workers(cluster: Cluster) -> Layout:
-    """Hosts of a described cluster in their order, the last one partly used.
-
-    Hosts that only keep servers are part of it where there are servers.
-    """
-
-    def layout(workers: int, served: bool, apart: float) -> Cluster:  # noqa: ARG001
-        kept, left = [], workers
-        for host in cluster.hosts:
-            taken = min(left, host.workers)
-            if taken or (served and host.servers):
-                kept.append(replace(host, workers=taken))
-            left -= taken
-        return cluster.with_hosts(tuple(kept))
-
-    return layout
+def first_workers(cluster: Cluster, workers: int, served: bool, apart: float = 0.0) -> Cluster:  # noqa: ARG001
+    """Hosts of a described cluster in their order, the last one partly used; those of servers where they are used."""
+    kept, left = [], workers
+    for host in cluster.hosts:
+        taken = min(left, host.workers)
+        if taken or (served and host.servers):
+            kept.append(replace(host, workers=taken))
+        left -= taken
+    return cluster.with_hosts(tuple(kept))
 
 
 def _measured(request: PredictRequest, profile: Profile | None, room: HostRoom | None) -> Deployment:
@@ -153,22 +136,22 @@ def _measured(request: PredictRequest, profile: Profile | None, room: HostRoom |
     for setting, value in (("inside", request.inside), ("per host", None if apart else request.per_host)):
         if value is not None:
             raise UsageError(
-                f"{setting} {value}: without a network all workers are on the machine of profile {profile.name!r}, "
-                "whose links were measured; name a network or leave it out"
+                f"{setting} {value}: without a network, all workers are on one machine; name one or leave it out"
             )
     if room is not None and request.workers is not None and not apart:
         room.check(max(request.workers), f"{max(request.workers)} workers")
     backend = request.backend or "shm"
-    names = ("network",) if apart else _averaged(backend)
+    names = ("network",) if apart else AVERAGED[backend]
     fit = _first_fit(profile, names, 2)
     if fit is None:
         raise UsageError(
-            f"network {MEASURED}: profile {profile.name!r} has no network; 'paceline calibrate links' on two hosts "
-            "measures it, or name one, such as 10gbit"
+            f"profile {profile.name!r} has no network; name one, such as 10gbit, or 'paceline calibrate links'"
         )
     here = MOST_HERE if room is None else room.workers
     return Deployment(
-        layout=equal_machines(profile, request.per_host or 1) if apart else one_machine(profile, backend),
+        layout=partial(equal_machines, profile, request.per_host or 1)
+        if apart
+        else partial(one_machine, profile, backend),
         most=MOST_WORKERS if apart else here,
         words=f"{fit.name} of {profile.name} as measured, {show_rate(fit.bandwidth)}, {show_seconds(fit.latency)}",
         network="as measured" if apart else "",
@@ -177,52 +160,34 @@ def _measured(request: PredictRequest, profile: Profile | None, room: HostRoom |
     )
 
 
-def one_machine(profile: Profile, backend: Backend = "shm") -> Layout:
+def one_machine(profile: Profile, backend: Backend, workers: int, served: bool, apart: float) -> Cluster:
     """Workers of the measured machine: through its memory, with servers by messages, with its contention."""
-
-    def layout(workers: int, served: bool, apart: float) -> Cluster:
-        names = _averaged(backend)
-        link = _link(_first_fit(profile, ("messages", *names) if served else names, workers))
-        contention = profile.contention_between(apart)
-        host = Host(
-            name=profile.name, link=link, inside=link, workers=workers, contention=contention, backend=backend
-        )
-        return Cluster.of((host,))
-
-    return layout
+    names = ("messages", *AVERAGED[backend]) if served else AVERAGED[backend]
+    link, contention = _link(_first_fit(profile, names, workers)), profile.contention_between(apart)
+    host = Host(
+        name=profile.name, link=link, inside=link, workers=workers, contention=contention, backend=backend
+    )
+    return Cluster.of((host,))
 
 
-def equal_machines(profile: Profile, per_host: int) -> Layout:
+def equal_machines(profile: Profile, per_host: int, workers: int, served: bool, apart: float) -> Cluster:
     """Hosts like the measured one on the measured network, whose link is as measured with as many workers."""
-
-    def layout(workers: int, served: bool, apart: float) -> Cluster:
-        link = _link(_first_fit(profile, ("wire", "network") if served else ("network",), workers))
-        inside = _link(_first_fit(profile, _AVERAGED, per_host))
-        hosts = equal_hosts(link, per_host, lambda _: inside, profile.contention_between(apart))
-        return hosts(workers, served, apart)
-
-    return layout
+    link = _link(_first_fit(profile, ("wire", "network") if served else ("network",), workers))
+    inside = _link(_first_fit(profile, AVERAGED["shm"], per_host))
+    return equal_hosts(workers, per_host, link, lambda _: inside, profile.contention_between(apart))
 
 
 def equal_hosts(
-    link: Link, per_host: int, inside: Callable[[int], Link], contention: tuple[float, ...]
-) -> Layout:
+    workers: int, per_host: int, link: Link, inside: Callable[[int], Link], contention: tuple[float, ...] = ()
+) -> Cluster:
     """As many equal hosts as it takes, the last one partly used; ``inside`` is what the workers of a host share."""
 
     def host(workers: int) -> Host:
         return Host(name="host", link=link, workers=workers, inside=inside(workers), contention=contention)
 
-    def layout(workers: int, served: bool, apart: float) -> Cluster:  # noqa: ARG001
-        whole, rest = divmod(workers, per_host)
-        groups = [HostGroup(host(per_host), count=whole)] if whole else []
-        return Cluster(groups=(*groups, *([HostGroup(host(rest), first=whole)] if rest else [])))
-
-    return layout
-
-
-def _averaged(backend: Backend) -> tuple[str, ...]:
-    """The links that all-reduces inside a machine go through, or else the nearest to it that was measured."""
-    return _AVERAGED if backend == "shm" else _AVERAGED[::-1]
+    whole, rest = divmod(workers, per_host)
+    groups = [HostGroup(host(per_host), count=whole)] if whole else []
+    return Cluster(groups=(*groups, *([HostGroup(host(rest), first=whole)] if rest else [])))
 
 
 def _first_fit(profile: Profile, names: tuple[str, ...], workers: int) -> LinkFit | None:
@@ -250,10 +215,11 @@ def _by_catalogue(request: PredictRequest, profile: Profile | None) -> Deploymen
         guessed = "" if request.inside else "no link inside is given, so "
         words.append(f"inside a host, {guessed}{shared if inside is None else _sheet_words(inside)}")
     return Deployment(
-        layout=equal_hosts(
-            Link.of(network),
+        layout=lambda workers, *_: equal_hosts(
+            workers,
             per_host,
-            lambda workers: MEMORY if inside is None else Link.of(inside, workers),
+            Link.of(network),
+            lambda many: MEMORY if inside is None else Link.of(inside, many),
             tuple(profile.contention) if profile else (),
         ),
         most=per_host if alone else MOST_WORKERS,
@@ -280,34 +246,23 @@ def inside_name(request: PredictRequest) -> str | None:
 def at_their_speeds(
     request: PredictRequest, deployment: Deployment, compute: ComputeTimes, batch: int
 ) -> Deployment:
-    """Make hosts of a described cluster that name devices of the catalogue as fast as their sheets say.
-
-    A stated speed multiplies; a host that names no device of the catalogue has the stated speed alone.
-    """
+    """Make hosts that name devices of the catalogue as fast as their sheets say; a stated speed multiplies."""
     cluster = deployment.described
-    named = (
-        [group for group in cluster.groups if group.host.device.sheet and group.workers] if cluster else []
-    )
+    groups = cluster.groups if cluster else ()
+    named = [group for group in groups if group.workers and group.host.device.sheet]
     if cluster is None or not named:
         return deployment
     if request.profile or request.times:
         raise UsageError(
-            f"{named[0].name(0)} has device {named[0].host.device.name!r}, and another one was measured; leave the "
-            "names of devices out and state speeds, or predict for a device"
+            f"{named[0].name(0)} has device {named[0].host.device.name!r}, and another was measured; state a speed"
         )
-    base = compute.cost(batch).step.compute
-    sheets = {
-        group.host.device.sheet.name: group.host.device.sheet for group in named if group.host.device.sheet
-    }
-    speeds = {
-        name: base / compute.compute_on(roofline(request, sheet), batch) for name, sheet in sheets.items()
-    }
 
     def faster(host: Host) -> Host:
-        sheet = host.device.sheet
-        if sheet is None or not host.workers:
+        if host.device.sheet is None or not host.workers:
             return host
-        return replace(host, device=replace(host.device, speed=host.device.speed * speeds[sheet.name]))
+        there = compute.compute_on(roofline(request, host.device.sheet), batch)
+        speed = host.device.speed * (compute.cost(batch).step.compute / there)
+        return replace(host, device=replace(host.device, speed=speed))
 
     changed = cluster.map_hosts(faster)
-    return replace(deployment, layout=first_workers(changed), described=changed)
+    return replace(deployment, layout=partial(first_workers, changed), described=changed)

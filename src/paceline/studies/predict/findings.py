@@ -13,7 +13,7 @@ from paceline.runtimes.settings import MOST_SERVERS
 from paceline.strategies import build_strategy
 from paceline.studies.predict.compute import narrower_format
 from paceline.studies.predict.deployment import inside_name
-from paceline.studies.predict.model import Case, PacelineModel
+from paceline.studies.predict.model import ONE_WORKER, Case, PacelineModel
 from paceline.studies.predict.observe import observe
 from paceline.studies.predict.prediction import (
     BandwidthNeed,
@@ -27,12 +27,11 @@ from paceline.studies.predict.prediction import (
     Setting,
     Speedup,
 )
-from paceline.studies.predict.pricing import ONE_WORKER, PERFECT, Pricing
 from paceline.studies.predict.request import USUAL_NETWORK
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
+from paceline.studies.predict.setup import Change
 
 WELL = 0.8
-"""The efficiency from which training scales well."""
 FAR = 100_000
 """The largest number of workers that is tried where steps are found quickly."""
 CLOSE = 16
@@ -44,13 +43,13 @@ TENTH = 1.1
 ALIKE_RATES = 1.02
 """Rates that differ by less are the same: simulations vary by so much."""
 WORTH = 1.1
-"""What helps less than this is not recommended."""
 SIMULATED = 3
 """Where every worker is simulated, one in so many values of a setting is tried, the last among them."""
 MOST_HELPS = 3
 ROOMY = 0.9
 """The fraction of a memory that a recommended change needs at most: allocators leave gaps, predictions err."""
 UNLIMITED = 1e9
+PERFECT = Change(transfers=1e-9)
 
 DIRECT: Mapping[str, tuple[str, ...]] = {
     "bandwidth": ("network", "inside"),
@@ -67,10 +66,7 @@ NETWORKS = (
 
 
 def find_remedies(model: PacelineModel) -> Iterator[Setting]:
-    """Changes that may make training faster; of one setting, what costs least comes first.
-
-    Each is a request of its own, so that it is predicted before it is recommended.
-    """
+    """Changes that may make training faster; of one setting, what costs least comes first."""
     request = model.request
     per_host = request.per_host or 1
     if model.deployment.by_catalogue:
@@ -92,11 +88,10 @@ def find_remedies(model: PacelineModel) -> Iterator[Setting]:
             yield "strategy", "all-reduce"
         elif observe(request.built[0], 2, seconds, model.strategies[0]).cycle == 1:
             yield "strategy", "local-sgd:period=16"
-    yield from (("batch_size", str(times * model.batch // model.accumulate)) for times in (2, 4))
+    yield from (("batch_size", str(times * model.batch // model.compute.accumulate)) for times in (2, 4))
 
 
 def find_roomier(model: PacelineModel) -> Iterator[Setting]:
-    """Narrower numbers, then devices of the catalogue with more memory, the smallest first."""
     request, sheet = model.request, model.sheet
     if request.device is None or sheet is None:
         return
@@ -111,19 +106,19 @@ def find_roomier(model: PacelineModel) -> Iterator[Setting]:
 
 class Finder:
     def __init__(
-        self, pricing: Pricing, strategy: str, remedies: Sequence[Setting], roomier: Sequence[Setting]
+        self, model: PacelineModel, strategy: str, remedies: Sequence[Setting], roomier: Sequence[Setting]
     ) -> None:
         """``remedies`` may make training faster, ``roomier`` changes need less memory or have more."""
-        self._pricing, self._strategy = pricing, strategy
+        self._model, self._strategy = model, strategy
         self._remedies, self._roomier = remedies, roomier
-        self._asked = max(pricing.workers)
-        self._quick = pricing.step(self._case(self._asked)).path != "events"
+        self._asked = max(model.workers)
+        self._quick = model.step(self._case(self._asked)).path != "events"
 
     def findings(self) -> Findings:
         several = self._asked > 1
         limit = self._asked
         if several and self._quick:  # as far as workers are of use
-            limit = min(max(FAR, self._asked), self._pricing.most)
+            limit = min(max(FAR, self._asked), self._model.most)
         return Findings(
             # In whole percent, as the table shows it.
             well=holds_up_to(lambda workers: round(self._speed_up(workers) / workers, 2) >= WELL, limit),
@@ -140,38 +135,39 @@ class Finder:
         )
 
     def _case(self, workers: int) -> Case:
-        return self._pricing.case(self._strategy, workers)
+        return self._model.case(self._strategy, workers)
 
-    def _other_case(self, pricing: Pricing, workers: int) -> Case:
-        """Of a changed request, whose strategy may be another."""
-        strategies = pricing.request.strategies
-        return pricing.case(self._strategy if self._strategy in strategies else strategies[0], workers)
+    def _other_case(self, model: PacelineModel, workers: int) -> Case:
+        strategies = model.request.strategies
+        return model.case(self._strategy if self._strategy in strategies else strategies[0], workers)
+
+    def _seconds(self, case: Case) -> float:
+        return self._model.step(case).seconds
 
     def _speed_up(self, workers: int) -> float:
-        return self._pricing.rate(self._case(workers)) / self._pricing.alone
+        return self._model.rate(self._case(workers)) / self._model.alone
 
     def _computes_longer(self, workers: int) -> bool:
         """Without jitter, which makes workers wait for each other, not for the network."""
-        parts = self._pricing.step(replace(self._case(workers), jitter=0.0)).breakdown
+        parts = self._model.step(replace(self._case(workers), jitter=0.0)).breakdown
         return parts.communicate + parts.hidden + parts.wait <= parts.compute
 
     def _knee(self, limit: int) -> Knee:
-        reach, dip = pays_up_to(lambda workers: self._pricing.rate(self._case(workers)), limit)
+        reach, dip = pays_up_to(lambda workers: self._model.rate(self._case(workers)), limit)
         fewer = min(reach.workers + 1, max(1, limit // 2))
         more = self._case(min(2 * fewer, limit))
         bound = self._reason(self._case(fewer), more, 2).bound
-        return Knee(reach=reach, bound=bound, where=self._pricing.bounds(more).link, dip=dip)
+        return Knee(reach=reach, bound=bound, where=self._model.bounds(more).link, dip=dip)
 
     def _limit(self) -> Limit:
-        speeds = {workers: self._speed_up(workers) for workers in self._pricing.workers if workers > 1}
+        speeds = {workers: self._speed_up(workers) for workers in self._model.workers if workers > 1}
         slowest = min(speeds, key=lambda workers: speeds[workers])
         workers = slowest if speeds[slowest] < 1 else self._asked
-        one = replace(self._pricing.case(ONE_WORKER, 1), servers=1)
+        one = replace(self._model.case(ONE_WORKER, 1), servers=1)
         return self._reason(one, self._case(workers), workers)
 
     def _reason(self, few: Case, case: Case, times: int) -> Limit:
-        """What keeps the workers of a case from being ``times`` times as fast as those of the one with few."""
-        bounds, bound = self._pricing.bounds(case), self._obstacle(few, case, times)
+        bounds, bound = self._model.bounds(case), self._obstacle(few, case, times)
         limit = Limit(workers=case.workers, bound=bound, wire=None, without=None)
         if bound == "encryption":
             return replace(limit, cipher=bounds.cipher)
@@ -180,7 +176,7 @@ class Finder:
 
         def relieved(bandwidth: float = 1.0, latency: float = 1.0) -> float:
             other = case.with_link(bounds.link, bandwidth=bandwidth, latency=latency)
-            return self._pricing.rate(other) / self._pricing.alone
+            return self._model.rate(other) / self._model.alone
 
         without: dict[Bound, float] = {"bandwidth": relieved(bandwidth=UNLIMITED)}
         if bound == "server":
@@ -191,30 +187,30 @@ class Finder:
             # Where either would do, the one that counts for more now is named.
             now = bound
             bound = max(without, key=lambda name: without[name] * (ALIKE_RATES if name == now else 1.0))
-        wire = self._pricing.model.wire(case, bounds.link)
+        wire = self._model.wire(case, bounds.link)
         return replace(limit, bound=bound, wire=wire, without=without.get(bound, without["bandwidth"]))
 
     def _obstacle(self, few: Case, many: Case, times: int) -> Bound:
-        before, after = self._pricing.step(few), self._pricing.step(many)
+        before, after = self._model.step(few), self._model.step(many)
         lost = after.seconds / many.samples - before.seconds / few.samples / times
         computing = after.breakdown.compute / many.samples - before.breakdown.compute / few.samples / times
-        return "compute" if computing > lost / 2 else self._pricing.bounds(many).besides
+        return "compute" if computing > lost / 2 else self._model.bounds(many).besides
 
     def _bandwidth(self) -> BandwidthNeed | None:
         """Of the link that a step would gain most from; None where no links make workers compute more than wait."""
-        pricing, case = self._pricing, self._case(self._asked)
-        best = pricing.step(replace(case, change=PERFECT, jitter=0.0)).breakdown
+        model, case = self._model, self._case(self._asked)
+        best = model.step(replace(case, change=PERFECT, jitter=0.0)).breakdown
         if best.wait > best.compute:
             return None
-        now = pricing.bounds(case)
+        now = model.bounds(case)
         where = "network" if now.besides == "encryption" else now.link
-        wire = pricing.model.wire(case, where)
-        perfect = pricing.seconds(replace(case, change=PERFECT))
+        wire = model.wire(case, where)
+        perfect = self._seconds(replace(case, change=PERFECT))
         factor = least_factor(
-            lambda more: pricing.seconds(case.with_link(where, bandwidth=more)) <= TENTH * perfect,
+            lambda more: self._seconds(case.with_link(where, bandwidth=more)) <= TENTH * perfect,
             precision=FINE if self._quick else ROUGH,
         )
-        left = pricing.seconds(case.with_link(where, bandwidth=UNLIMITED)) - perfect
+        left = self._seconds(case.with_link(where, bandwidth=UNLIMITED)) - perfect
         return BandwidthNeed(
             workers=self._asked,
             wire=wire,
@@ -225,12 +221,12 @@ class Finder:
     def _helps(self) -> list[Speedup]:
         """The changes that help most, each predicted: of every setting the first that is enough, else the fastest."""
         case = self._case(self._asked)
-        if self._speed_up(self._asked) * WORTH > self._asked or not _fits(self._pricing.memory(case)):
+        if self._speed_up(self._asked) * WORTH > self._asked or not _fits(self._model.memory(case)):
             return []
         settings = groupby(self._remedies, key=lambda remedy: remedy[0])
         found = {setting: self._best(list(remedies)) for setting, remedies in settings}
         helps = {setting: one for setting, one in found.items() if one is not None}
-        first = DIRECT.get(self._pricing.bounds(case).besides, ())
+        first = DIRECT.get(self._model.bounds(case).besides, ())
         order = sorted(helps, key=lambda setting: (setting not in first, -helps[setting].gain))
         return [helps[setting] for setting in order[:MOST_HELPS]]
 
@@ -250,25 +246,22 @@ class Finder:
         return best if worth else None
 
     def _speedup(self, remedy: Setting) -> Speedup | None:
-        pricing = self._pricing.changed([remedy])
-        case = self._other_case(pricing, self._asked)
-        if not _fits(pricing.memory(case)):
+        model = self._model.changed([remedy])
+        case = self._other_case(model, self._asked)
+        if not _fits(model.memory(case)):
             return None
-        rate = pricing.rate(case)
+        rate = model.rate(case)
         return Speedup(
             change=(remedy,),
             workers=self._asked,
-            gain=rate / self._pricing.rate(self._case(self._asked)),
-            speed_up=rate / pricing.alone,
+            gain=rate / self._model.rate(self._case(self._asked)),
+            speed_up=rate / model.alone,
         )
 
     def _fits(self) -> Iterator[Fit]:
-        """For the most workers that do not fit: the smaller batch, and of every other setting the first that is enough.
-
-        Where none is, the one with the largest batch; and of devices also the smallest that is of use.
-        """
-        counts = self._pricing.workers
-        short = [count for count in counts if not _fits(self._pricing.memory(self._case(count)))]
+        """For the most workers that do not fit: of each setting the first of use, and that of the largest batch."""
+        counts = self._model.workers
+        short = [count for count in counts if not _fits(self._model.memory(self._case(count)))]
         if not short:
             return
         for _, settings in groupby((None, *self._roomier), key=lambda one: one and one[0]):
@@ -281,46 +274,46 @@ class Finder:
         """The change, with as large a batch as fits with memory to spare, up to the requested one; and the batch."""
         change = () if setting is None else (setting,)
         try:
-            pricing = self._pricing.changed(change)
+            model = self._model.changed(change)
         except UsageError:  # the device has no matrix units for the precision
             return None
-        memory = pricing.memory(self._other_case(pricing, workers))
+        memory = model.memory(self._other_case(model, workers))
         if memory is not None and not _is_roomy(memory):
-            batch = self._largest_batch(pricing, workers, memory)
+            batch = self._largest_batch(model, workers, memory)
             if not batch:
                 return None
             change = (*change, ("batch_size", str(batch)))
-            pricing = self._pricing.changed(change)
-            memory = pricing.memory(self._other_case(pricing, workers))
+            model = self._model.changed(change)
+            memory = model.memory(self._other_case(model, workers))
         if memory is None or memory.capacity is None:
             return None
-        rate = pricing.rate(self._other_case(pricing, workers))
+        rate = model.rate(self._other_case(model, workers))
         fit = Fit(change=change, workers=workers, needed=memory.needed, capacity=memory.capacity, rate=rate)
-        return pricing.batch, fit
+        return model.batch, fit
 
-    def _largest_batch(self, pricing: Pricing, workers: int, memory: Memory) -> int:
+    def _largest_batch(self, model: PacelineModel, workers: int, memory: Memory) -> int:
         """Samples of a mini-batch, of all workers together in strong scaling; 0 where none fits."""
-        accumulate, case = pricing.model.accumulate, self._other_case(pricing, workers)
-        shares = workers if pricing.strong else 1
-        most = pricing.batch // (accumulate * shares)
+        accumulate, case = model.compute.accumulate, self._other_case(model, workers)
+        shares = workers if model.strong else 1
+        most = model.batch // (accumulate * shares)
         if memory.largest is not None:
             most = memory.largest // accumulate
 
         def is_roomy(times: int) -> bool:
-            return _is_roomy(pricing.model.memory(replace(case, batch=times * accumulate)))
+            return _is_roomy(model.memory(replace(case, batch=times * accumulate)))
 
         return holds_up_to(is_roomy, max(1, most)).workers * shares
 
     def _gathering(self) -> GatheringCodec | None:
         """Where every worker receives all messages: from where on uncompressed gradients would be faster."""
-        codec = self._pricing.request.codec
+        codec = self._model.request.codec
         if build_codec(codec).sums or build_strategy(self._strategy).served:
             return None
-        plain = self._pricing.changed([("codec", "identity")])
+        plain = self._model.changed([("codec", "identity")])
         slower = None
-        for workers in sorted(self._pricing.workers, reverse=True) if self._quick else []:
+        for workers in sorted(self._model.workers, reverse=True) if self._quick else []:
             case = self._case(workers)
-            if workers == 1 or plain.rate(case) <= self._pricing.rate(case):
+            if workers == 1 or plain.rate(case) <= self._model.rate(case):
                 break
             slower = workers
         return GatheringCodec(codec=codec, slower=slower)

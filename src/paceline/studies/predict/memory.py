@@ -32,7 +32,6 @@ buffers, and what the driver keeps. Assumed, not measured."""
 @dataclass(frozen=True, kw_only=True)
 class MemorySize:
     name: str
-    """A device, or the host whose workers share it."""
     size: float = 0.0
     shared: bool = True
     """Whether all workers and servers of a host share it, as a CPU's; each GPU has its own."""
@@ -59,11 +58,7 @@ def find_memory(request: PredictRequest, profile: Profile | None, sheet: DeviceS
 
 
 def predict_memory(setup: Setup, trace: Trace, usual: MemorySize, *, mixed: bool) -> Memory:
-    """Of all hosts, on the one that has least to spare.
-
-    ``usual`` is the memory of hosts that do not state theirs. With ``mixed`` precision, parameters, gradients and the
-    optimizer's state stay as they are.
-    """
+    """Of all hosts, on the one that has least to spare; ``usual`` is the memory of hosts that do not state theirs."""
     cluster = setup.cluster.split(setup.server_hosts)
     places = [cluster.group_at(host) for host in setup.server_hosts]
     found = [
@@ -99,7 +94,6 @@ def _on_host(setup: Setup, trace: Trace, host: Host, servers: int, usual: Memory
 
 
 def _memory_of(host: Host, usual: MemorySize) -> MemorySize:
-    """That of a host's own device, where the cluster says what it is."""
     device, sheet = host.device, host.device.sheet
     if sheet is None and not device.memory:
         return usual
@@ -113,10 +107,9 @@ def _vector_bytes(trace: Trace) -> int:
 
 
 def _exchange_bytes(setup: Setup, size: MemorySize, vector: float) -> float:
-    """Copies of what is sent. Workers of one host, and GPUs, sum in place; what a codec makes is a copy.
+    """Copies of what is sent: what a codec makes; between CPUs of several hosts one of the vector, with servers two.
 
-    Between CPUs of several hosts, Gloo has one copy of the vector; with servers, a gradient is sent and parameters are
-    received.
+    Workers of one host, and GPUs, sum in place.
     """
     served, workers = setup.program.served, setup.cluster.workers
     if workers == 1 and not served:
@@ -131,10 +124,7 @@ def _exchange_bytes(setup: Setup, size: MemorySize, vector: float) -> float:
 
 
 def _server_bytes(setup: Setup, trace: Trace) -> float:
-    """Parameters, gradients and the optimizer's state of its shard; across hosts also every worker's messages.
-
-    It begins with the whole model, to take its shard of it.
-    """
+    """Its shard, across hosts also every worker's messages; it begins with the whole model."""
     vector, servers = _vector_bytes(trace), setup.servers
     shard = (2 * vector + trace.optimizer) / servers
     messages = 2 * setup.cluster.workers * vector / servers if setup.cluster.host_count > 1 else 0.0

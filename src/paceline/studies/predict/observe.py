@@ -21,9 +21,7 @@ from paceline.strategies.effects import (
 from paceline.strategies.messages import Join, Push
 
 FIRST = 32
-"""Steps that are looked at before a pattern is taken to repeat."""
 LONGEST = 2**18
-"""Steps after which no pattern is looked for any more."""
 
 Exchange = tuple[tuple[str, int], ...]
 """What a worker exchanges in one step: kinds and sizes, empty for nothing."""
@@ -40,10 +38,7 @@ class ExchangePattern:
 
 
 def observe(strategy: Strategy, workers: int, seconds: float, name: str = "") -> ExchangePattern:
-    """Run the worker's program of a few ranks, with steps of so many seconds and exchanges that take none.
-
-    A UsageError names a strategy that exchanges nothing, or nothing that repeats.
-    """
+    """Run the worker's program of a few ranks, with steps of so many seconds and exchanges that take none."""
     sequence: list[Exchange] = []
     steps = _exchanges(strategy, 0, workers, seconds)
     length = FIRST
@@ -58,11 +53,13 @@ def observe(strategy: Strategy, workers: int, seconds: float, name: str = "") ->
         length *= 2
     found = {kind for step in sequence[-cycle:] for kind in step}
     buckets = [bucket for kind, bucket in found if kind == "mean"]
-    others = {min(1, workers - 1), workers - 1} - {0}
+    others = [
+        _exchanges(strategy, rank, workers, seconds) for rank in {min(1, workers - 1), workers - 1} - {0}
+    ]
     return ExchangePattern(
         cycle=cycle,
         bucket=max(buckets) if buckets and len(buckets) == len(found) else None,
-        uniform=all(_is_same(strategy, rank, workers, seconds, sequence[: 2 * FIRST]) for rank in others),
+        uniform=all(next(other) == step for other in others for step in sequence[: 2 * FIRST]),
     )
 
 
@@ -77,13 +74,6 @@ def updates_before_answering(strategy: Strategy) -> bool:
         applied |= isinstance(effect, Apply)
         effect = program.send(received)
     return applied
-
-
-def _is_same(
-    strategy: Strategy, rank: int, workers: int, seconds: float, expected: Sequence[Exchange]
-) -> bool:
-    steps = _exchanges(strategy, rank, workers, seconds)
-    return all(next(steps) == one for one in expected)
 
 
 def _cycle(sequence: Sequence[Exchange]) -> int | None:

@@ -7,7 +7,7 @@ from paceline.clusters.catalogue import find_device, find_network
 from paceline.costs.device import StepCost
 from paceline.costs.paleo import SCHEMES, Paleo, as_paleo, paleo_layers, paleo_step
 from paceline.errors import UsageError
-from paceline.studies.predict.model import Case, PacelineModel, find_model
+from paceline.studies.predict.model import Case, PacelineModel, Progress, find_model
 from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, StepBounds
 from paceline.studies.predict.request import USUAL_NETWORK, PredictRequest
 from paceline.units import show_rate
@@ -27,7 +27,6 @@ SETTINGS = (
     ),
     *("cost_model", "ppp_comp", "ppp_comm"),
 )
-"""Settings of a request that Paleo's model has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +50,12 @@ class PaleoModel(PacelineModel):
             interval="none",
         )
 
-    def step(self, case: Case) -> PredictedStep:
+    def find_step(self, case: Case) -> PredictedStep:
         trace = self.compute.traces.trace(case.batch)
         breakdown = paleo_step(self.paleo, trace, case.workers, case.strategy)
         return PredictedStep(breakdown=breakdown, sent=0.0, rate=case.workers * case.batch / breakdown.total)
 
-    def bounds(self, case: Case) -> StepBounds:  # noqa: ARG002
+    def find_bounds(self, case: Case) -> StepBounds:  # noqa: ARG002
         return StepBounds()
 
     def cost(self, batch: int) -> StepCost:
@@ -79,12 +78,11 @@ class PaleoModel(PacelineModel):
             for layer in layers
         )
 
-    def memory(self, case: Case) -> None:
+    def find_memory(self, case: Case) -> None:
         """Not predicted."""
 
 
-def find_paleo_model(request: PredictRequest) -> PaleoModel:
-    """A UsageError names what Paleo's model does not have: strategies, profiles, several devices a host."""
+def find_paleo_model(request: PredictRequest, progress: Progress) -> PaleoModel:
     if request.device is None:
         raise UsageError("cost model paleo needs a device of the catalogue: name one, such as k40")
     for field in fields(request):
@@ -101,4 +99,4 @@ def find_paleo_model(request: PredictRequest) -> PaleoModel:
         network=1.0 if request.ppp_comm is None else request.ppp_comm,
     )
     model = request.model and as_paleo(request.model)
-    return PaleoModel(**vars(find_model(replace(request, model=model))), paleo=paleo)
+    return PaleoModel(**vars(find_model(replace(request, model=model), progress=progress)), paleo=paleo)

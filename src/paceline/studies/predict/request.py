@@ -15,7 +15,6 @@ from paceline.strategies import build_strategy
 from paceline.strategies.base import Strategy
 
 Scaling = Literal["weak", "strong"]
-"""Weak: every worker keeps its batch. Strong: the batch of all workers together stays, each has its share."""
 USUAL_NETWORK = "10gbit"
 USUAL_BATCH = 32
 USUAL_WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -101,8 +100,7 @@ class PredictRequest:
         for name, other in NEEDS.items():
             if self._has(name) and not self._has(other):
                 raise UsageError(
-                    f"{self._shown(name)} means something only with {_words(other)}: give {_words(other)}, or leave "
-                    f"{_words(name)} out"
+                    f"{self._shown(name)} needs {_words(other)}: give it, or leave {_words(name)} out"
                 )
         self._check_sources()
         self._check_strategies()
@@ -116,7 +114,6 @@ class PredictRequest:
 
     @property
     def served(self) -> bool:
-        """Whether any strategy keeps the parameters on servers."""
         return any(strategy.served for strategy in self.built)
 
     def changed(self, setting: str, value: str) -> Self:
@@ -127,7 +124,6 @@ class PredictRequest:
         return replace(self, **changed)
 
     def counts(self, most: int) -> tuple[int, ...]:
-        """The requested worker counts, or the usual ones of at most ``most``."""
         fewest = most if self.workers is None else min(self.workers)
         for spec, strategy in zip(self.strategies, self.built, strict=True):
             if fewest < strategy.least_workers:
@@ -149,23 +145,19 @@ class PredictRequest:
 
     def _check_sources(self) -> None:
         if not (self.model or self.job or self.times):
-            raise UsageError(
-                "which model? name one, such as resnet50 ('paceline models' lists them), or give a job"
-            )
+            raise UsageError("which model? name one, such as resnet50 (see 'paceline models'), or give a job")
         if not (self.device or self.times or self.profile or self.cluster):
             raise UsageError(
-                "how fast does a worker compute? give a device (a name, see 'paceline devices'), a profile (a file "
-                "of 'paceline calibrate') or the times of a run folder of one worker"
+                "how fast does a worker compute? give a device (see 'paceline devices'), a profile or a run's times"
             )
         if self.backend is not None and (self.profile is None or self.network or self.cluster):
             raise UsageError(
-                f"backend {self.backend} is for workers that share a measured machine; give a profile and leave "
-                "network and cluster out, or leave it out"
+                f"backend {self.backend} is for a measured machine: give a profile, and neither network nor cluster"
             )
         for name in ("ppp_comp", "ppp_comm"):
-            if self._has(name) and self.cost_model != "paleo":
+            if getattr(self, name) is not None and self.cost_model != "paleo":
                 raise UsageError(
-                    f"{self._shown(name)} is a setting of Paleo's model; choose cost model paleo or leave it out"
+                    f"{self._shown(name)} is one of Paleo's model; choose cost model paleo or leave it out"
                 )
 
     def _check_strategies(self) -> None:
@@ -176,21 +168,17 @@ class PredictRequest:
             return
         if self.servers != 1 and not self.served:
             raise UsageError(
-                f"{self.servers} servers do not go with strategy {named}, which keeps no parameters on servers; leave "
-                "them out, or choose ps, ssp or async"
+                f"{self.servers} servers do not go with strategy {named}; leave them out, or choose one with servers"
             )
         if self.collective != NATIVE and all(strategy.served for strategy in self.built):
             raise UsageError(
-                f"collective {self.collective} does not go with strategy {named}, whose workers reduce nothing among "
-                "themselves; leave it out, or choose all-reduce or local-sgd"
+                f"collective {self.collective} does not go with strategy {named}, which has servers; leave it out"
             )
 
 
 def check_counts(workers: tuple[int, ...]) -> None:
     if not 1 <= len(workers) <= MOST_COUNTS:
-        raise UsageError(
-            f"{len(workers)} numbers of workers: ask for at least 1 and at most {MOST_COUNTS} at once"
-        )
+        raise UsageError(f"{len(workers)} numbers of workers: ask for 1 to {MOST_COUNTS} at once")
     for count in workers:
         if not 1 <= count <= MOST_WORKERS:
             raise UsageError(f"workers {count} is out of range: it must be 1 to {MOST_WORKERS:,}")

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from paceline.studies.predict.prediction import Reach
 
 PAYS = 1.5
-"""Doubling the workers pays off where it makes training at least so many times as fast."""
 PATIENCE = 3
 """After so many doublings in a row that do not pay off, no further one is tried."""
 
@@ -18,8 +17,7 @@ def _powers_of_two(limit: int) -> list[int]:
 def holds_up_to(holds: Callable[[int], bool], limit: int) -> Reach:
     """The largest number for which it holds, as for the powers of two below it.
 
-    Between two powers of two it is taken to change once; there the number is found by bisection, above a thousand
-    to within a hundredth of it.
+    Between two of them it is found by bisection, above a thousand to within a hundredth.
     """
     good = 0
     for rung in _powers_of_two(limit):
@@ -30,10 +28,6 @@ def holds_up_to(holds: Callable[[int], bool], limit: int) -> Reach:
 
 
 def pays_up_to(rate: Callable[[int], float], limit: int) -> tuple[Reach, int | None]:
-    """The largest number whose doubling pays off (0: none), and the first power of two before it whose does not.
-
-    That one may come early: the second worker, or the second host, is the first to need the network at all.
-    """
 
     def pays(workers: int) -> bool:
         return 2 * workers <= limit and rate(2 * workers) >= PAYS * rate(workers)

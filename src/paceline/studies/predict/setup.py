@@ -52,7 +52,6 @@ class Setup:
 
     @property
     def times(self) -> StepTimes:
-        """A worker's from its cost, and a server's as the cluster states them; without jitter."""
         stated = self.cluster.times
         return StepTimes(step=self.cost.step, serve=stated.serve, aggregate=stated.aggregate)
 
@@ -83,64 +82,51 @@ class Change:
     transfers: float = 1.0
     """Of the time of all transfers and of encryption."""
     link: Where = "network"
-    """The link of which ``bandwidth`` and ``latency`` are meant."""
     bandwidth: float = 1.0
     latency: float = 1.0
-    coding: float = 1.0
-    cipher: float = 1.0
-    """Of the rate at which processes encrypt."""
-    servers: float = 1.0
-    """Of the bandwidth of the servers' hosts and the rate of their updates."""
-    updating: float = 1.0
-    even: bool = False
-    """Whether every worker takes as long as workers do in the mean."""
 
 
 AS_DESCRIBED = Change()
 
 
 def apply_change(setup: Setup, change: Change) -> Setup:
-    if change == AS_DESCRIBED:
-        return setup
-    if change.even:
-        setup = _even(setup)
-    compression = setup.shape.compression
-    coded = replace(
-        compression,
-        encode_rate=compression.encode_rate * change.coding,
-        decode_rate=compression.decode_rate * change.coding,
-    )
-    return replace(
-        setup,
-        cluster=_changed_cluster(setup, change),
-        cost=slower(setup.cost, change.compute),
-        shape=replace(setup.shape, compression=coded),
-        updating=setup.updating * change.updating / change.servers,
-    )
-
-
-def _changed_cluster(setup: Setup, change: Change) -> Cluster:
-    cluster = setup.cluster
-    if change.servers != 1:
-        cluster = cluster.split(setup.server_hosts)
-    servers = {cluster.group_at(place) for place in setup.server_hosts}
-
-    def link(old: Link, where: Where, more: float) -> Link:
+    def link(old: Link, where: Where) -> Link:
         bandwidth, latency = (change.bandwidth, change.latency) if change.link == where else (1.0, 1.0)
         return Link(
-            bandwidth=old.bandwidth * more * bandwidth / change.transfers,
+            bandwidth=old.bandwidth * bandwidth / change.transfers,
             latency=old.latency * latency * change.transfers,
         )
 
-    groups = []
-    for index, group in enumerate(cluster.groups):
-        host, more = group.host, change.servers if index in servers else 1.0
-        host = replace(host, link=link(host.link, "network", more), inside=link(host.inside, "inside", more))
-        groups.append(replace(group, host=host))
-    return replace(cluster, groups=tuple(groups), cipher=cluster.cipher * change.cipher / change.transfers)
+    def changed(host: Host) -> Host:
+        return replace(host, link=link(host.link, "network"), inside=link(host.inside, "inside"))
+
+    if change == AS_DESCRIBED:
+        return setup
+    cluster = setup.cluster.map_hosts(changed)
+    cluster = replace(cluster, cipher=cluster.cipher / change.transfers)
+    return replace(setup, cluster=cluster, cost=slower(setup.cost, change.compute))
 
 
-def _even(setup: Setup) -> Setup:
+def with_faster_servers(setup: Setup, factor: float) -> Setup:
+    """With ``factor`` times the bandwidth of the servers' hosts and the rate of their updates."""
+    cluster = setup.cluster.split(setup.server_hosts)
+    servers = {cluster.group_at(place) for place in setup.server_hosts}
+
+    def wider(link: Link) -> Link:
+        return replace(link, bandwidth=link.bandwidth * factor)
+
+    groups = [
+        replace(group, host=replace(group.host, link=wider(group.host.link), inside=wider(group.host.inside)))
+        if index in servers
+        else group
+        for index, group in enumerate(cluster.groups)
+    ]
+    cluster = replace(cluster, groups=tuple(groups))
+    return replace(setup, cluster=cluster, updating=setup.updating / factor)
+
+
+def with_even_workers(setup: Setup) -> Setup:
+    """With workers that all take as long as they do in the mean."""
     workers = [group.workers for group in setup.cluster.groups if group.workers]
     mean = sum(many / pace for many, pace in zip(workers, setup.paces, strict=True)) / sum(workers)
 

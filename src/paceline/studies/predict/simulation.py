@@ -65,7 +65,6 @@ class StepSample(NamedTuple):
 
 WorkerSteps = Sequence[tuple[Sequence[StepSample], int]]
 """Steps of simulated workers, and how many workers each of them stands for."""
-
 Simulation = Callable[[int], WorkerSteps]
 """From the number of steps a worker to all of them."""
 
@@ -93,7 +92,6 @@ def cycles_by_groups(setup: Setup) -> WorkerSteps:
 
 
 def by_events(setup: Setup) -> PredictedStep:
-    """Simulate every worker. A UsageError says where that would take too long."""
     cluster = replace(setup.cluster, times=replace(setup.times, jitter=setup.jitter))
     workers = cluster.workers
 
@@ -149,11 +147,7 @@ def _simulated(
 
 
 def mean_step(workers: Iterable[tuple[Sequence[StepSample], int]]) -> PredictedStep:
-    """The mean step of many workers.
-
-    A worker that takes more steps in a second counts with more of them, so that all workers' samples over the mean
-    step are the rate.
-    """
+    """The mean step of many workers, weighted so that all workers' samples over the mean step are the rate."""
     steps = rate = sent = 0.0
     shares = [0.0] * len(PARTS)
     for taken, count in workers:

@@ -2,11 +2,18 @@
 
 from dataclasses import replace
 
-from paceline.costs.compression import UNCOMPRESSED
+from paceline.costs.device import UNCOMPRESSED
 from paceline.strategies.base import SyncPoint
 from paceline.studies.predict.approximation import approximate_bounded, approximate_rounds, by_slowest
 from paceline.studies.predict.prediction import Bound, PredictedStep, StepBounds, Where
-from paceline.studies.predict.setup import Change, Setup, apply_change
+from paceline.studies.predict.setup import (
+    Change,
+    Setup,
+    apply_change,
+    slower,
+    with_even_workers,
+    with_faster_servers,
+)
 from paceline.studies.predict.simulation import by_events, by_groups
 
 WITH_ONE, WITH_SEVERAL = 64, 16
@@ -64,40 +71,41 @@ def find_bounds(setup: Setup) -> StepBounds:
     bandwidth that update twice as fast, or half as long a wait for slower workers. Where nothing helps it is compute.
     """
     now, served = _seconds(setup), setup.program.served
-    cipher = setup.cluster.cipher if served else 0.0
+    cluster, cost, coding = setup.cluster, setup.cost, setup.shape.compression
 
-    def gain(change: Change) -> float:
-        return now - _seconds(apply_change(setup, change))
+    def gain(other: Setup) -> float:
+        return now - _seconds(other)
 
     links: dict[Where, dict[Bound, float]] = {
         where: {
-            "bandwidth": gain(Change(link=where, bandwidth=2.0)),
-            "latency": gain(Change(link=where, latency=0.5)),
+            "bandwidth": gain(apply_change(setup, Change(link=where, bandwidth=2.0))),
+            "latency": gain(apply_change(setup, Change(link=where, latency=0.5))),
         }
         for where in _links_in_use(setup)
     }
     where: Where = max(links, key=lambda one: max(links[one].values()), default="network")
-    gains: dict[Bound, float] = {"compute": gain(Change(compute=0.5, updating=2.0)), **links.get(where, {})}
-    if setup.shape.compression != UNCOMPRESSED:
-        gains["codec"] = gain(Change(coding=0.5))
+    faster = replace(setup, cost=slower(cost, 0.5), updating=2 * setup.updating)
+    gains: dict[Bound, float] = {"compute": gain(faster), **links.get(where, {})}
+    if coding != UNCOMPRESSED:
+        half = replace(coding, encode_rate=coding.encode_rate / 2, decode_rate=coding.decode_rate / 2)
+        gains["codec"] = gain(replace(setup, shape=replace(setup.shape, compression=half)))
     if setup.jitter or len(set(setup.paces)) > 1:
-        gains["straggler"] = gain(Change(even=True)) / 2
+        gains["straggler"] = gain(with_even_workers(setup)) / 2
         # A worker that computes twice as fast is waited for half as long; that part is counted once.
         gains["compute"] -= gains["straggler"]
-    if cipher:
-        gains["encryption"] = gain(Change(cipher=2.0))
+    if served and cluster.cipher:
+        gains["encryption"] = gain(replace(setup, cluster=replace(cluster, cipher=2 * cluster.cipher)))
     if served:
-        server, carried = gain(Change(servers=2.0)), gains.get("bandwidth", 0.0)
+        server, carried = gain(with_faster_servers(setup, 2.0)), gains.get("bandwidth", 0.0)
         if server >= SERVERS * carried:
             gains["server"] = max(server, carried)
             gains.pop("bandwidth", None)
     order = [name for name in sorted(gains, key=lambda one: -gains[one]) if gains[name] > 1e-9 * now]
     besides: Bound = next((name for name in order if name != "compute"), "compute")
-    return StepBounds(order[0] if order else "compute", besides, where, cipher)
+    return StepBounds(order[0] if order else "compute", besides, where, cluster.cipher if served else 0.0)
 
 
 def _seconds(setup: Setup) -> float:
-    """Without events, for comparisons: exactly, or as if workers did not vary."""
     return (_without_events(setup) or by_groups(replace(setup, jitter=0.0))).seconds
 
 

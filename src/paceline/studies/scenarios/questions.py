@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.clusters.catalogue import find_device
 from paceline.clusters.toml_reader import Reader
-from paceline.costs.bandwidth import bandwidth_use, lower_bound_bytes
+from paceline.collectives.traffic import bandwidth_use, lower_bound_bytes
 from paceline.errors import UsageError
 from paceline.studies.calibrate.table import table_of
 from paceline.studies.scenarios.scenario import Scenario

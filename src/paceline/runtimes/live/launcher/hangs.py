@@ -15,20 +15,15 @@ from typing import NamedTuple
 from paceline.runtimes.live import timeouts
 from paceline.runtimes.live.failures import Failure
 from paceline.runtimes.live.heartbeat import Phase, Progress, ask_for_stack, read_progress, users_frame
-from paceline.runtimes.live.launcher.plan import LaunchPlan
-from paceline.runtimes.live.launcher.processes import Activity, Process, activity
-from paceline.runtimes.live.process_info import host_name
+from paceline.runtimes.live.launcher.processes import Activity, LaunchPlan, Process, activity
 from paceline.units import show_seconds
 
 _FRAMES = 8
-"""That are shown."""
 _WRITING: tuple[Phase, ...] = ("checkpoint", "finishing")
 _NEVER = float("inf")
 
 
 class Stall(NamedTuple):
-    """A process makes no progress; times are of the monotonic clock."""
-
     since: float
     until: float
     """When it is ended unless it goes on; infinity where it is only reported."""
@@ -110,22 +105,14 @@ class Hang:
     frames: list[str] = field(default_factory=list)
     reported: float = 0.0
     first: Progress = Progress()
-    """The first progress that the launcher saw."""
 
     def failure(self) -> Failure:
         lasted = time.monotonic() - self.stall.since
         how = "was stopped by a signal" if self.stall.stopped else f"stood still in {self.stall.phase}"
         since = _clock_time(self.stall.since)
-        return Failure(
-            rank=self.process.rank,
-            role=self.process.role,
-            host=host_name(),
-            kind="hung",
-            step=self.progress.step,
-            message=f"{how} since {since} and was ended after {show_seconds(lasted)}",
-            where=users_frame(self.frames),
-            at=time.time() - lasted,
-        )
+        message = f"{how} since {since} and was ended after {show_seconds(lasted)}"
+        where, at = users_frame(self.frames), time.time() - lasted
+        return self.process.failure("hung", self.progress.step, message, at=at, where=where)
 
     def __str__(self) -> str:
         process, stall, progress = self.process, self.stall, self.progress
@@ -162,7 +149,6 @@ class HangWatch:
         self._first: dict[Process, Progress] = {}
         self._looked = 0.0
         self.hangs: dict[Process, Hang] = {}
-        """Of the processes that make no progress now."""
 
     def look(self, over_at: float | None = None) -> list[Hang]:
         """Report processes that hang or go on; return those to end. ``over_at`` is since when the run is over."""

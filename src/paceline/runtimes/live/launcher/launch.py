@@ -16,13 +16,11 @@ from paceline.runtimes.live import process_info
 from paceline.runtimes.live.addresses import interface_towards
 from paceline.runtimes.live.launch_folder import LaunchFolder
 from paceline.runtimes.live.launcher import processes
-from paceline.runtimes.live.launcher.exit_reporter import ExitReporter
 from paceline.runtimes.live.launcher.forking import ForkServer, may_fork
 from paceline.runtimes.live.launcher.peers import LauncherGroup
-from paceline.runtimes.live.launcher.plan import LaunchPlan
-from paceline.runtimes.live.launcher.processes import Start
+from paceline.runtimes.live.launcher.processes import LaunchPlan, Start
 from paceline.runtimes.live.launcher.resharding import reshard_beside
-from paceline.runtimes.live.launcher.supervisor import SIGNALS, Supervisor, handling
+from paceline.runtimes.live.launcher.supervisor import SIGNALS, ExitReporter, Supervisor, handling
 from paceline.runtimes.live.process_info import ProcessInfo, host_name, local_servers
 from paceline.runtimes.live.request import TrainRequest
 from paceline.runtimes.live.secret import Secret
@@ -34,7 +32,6 @@ from paceline.runtimes.threads import VARIABLE as OMP_NUM_THREADS
 _COMMAND = (sys.executable, "-P", "-m", "paceline")
 
 Main = Callable[[Sequence[str]], int]
-"""Runs the arguments of a command and returns its exit code, as a new interpreter would."""
 
 
 def paceline_command(arguments: Sequence[str]) -> list[str]:
@@ -42,10 +39,7 @@ def paceline_command(arguments: Sequence[str]) -> list[str]:
 
 
 def launch_training(request: TrainRequest, plan: LaunchPlan, main: Main, arguments: Sequence[str]) -> int:
-    """Find every mistake that needs no data; then start the command as each worker and server of this host.
-
-    A run of one host that resumes with another number of workers goes on in a folder that is made for it.
-    """
+    """Find every mistake that needs no data; then start the command as each worker and server of this host."""
     with ExitStack() as stack:
         start = stack.enter_context(starting(main, request.options.device))
         servers, workers = request.servers(), plan.nodes * plan.workers
@@ -74,10 +68,7 @@ def launch_workers(plan: LaunchPlan, main: Main, arguments: Sequence[str]) -> in
 
 @contextmanager
 def starting(main: Main, device: str = "cpu") -> Iterator[Start]:
-    """How workers and servers are started: as forks of what this process is now, where that is possible.
-
-    Enter it before the user's code is imported and before a thread starts.
-    """
+    """How processes are started: as forks of this one, where possible; enter it before user code and threads."""
     if device != "cpu" or not may_fork():
         yield processes.start
         return
@@ -124,7 +115,6 @@ def launch(
 def environments(
     plan: LaunchPlan, port: int, folder: Path, secret_file: Path, environ: Mapping[str, str]
 ) -> list[dict[str, str]]:
-    """The environment of every process of this host, by local rank, with torchrun's variables; servers come last."""
     address = plan.endpoint[0]
     sizes = [plan.workers + len(local_servers(node, plan.nodes, plan.servers)) for node in range(plan.nodes)]
     first, here = sum(sizes[: plan.node_rank]), sizes[plan.node_rank]

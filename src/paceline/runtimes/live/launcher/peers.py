@@ -1,7 +1,4 @@
-"""The launchers of a run: how they find each other in the run's store, and what they tell each other there.
-
-The launcher of node rank 0 keeps the store, which the workers use to find each other too.
-"""
+"""The launchers of a run: how they find each other in the run's store, and what they tell each other there."""
 
 import json
 import threading
@@ -22,7 +19,7 @@ from paceline.runtimes.live import timeouts
 from paceline.runtimes.live.addresses import check_reachable, raise_descriptor_limit, resolve
 from paceline.runtimes.live.failures import CompleteSteps, Failure, read_failure
 from paceline.runtimes.live.heartbeat import SilenceWatch
-from paceline.runtimes.live.launcher.plan import LaunchPlan
+from paceline.runtimes.live.launcher.processes import LaunchPlan
 from paceline.runtimes.live.process_info import host_name
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.secret import Secret
@@ -36,8 +33,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Seat:
-    """What one launcher tells the others of itself."""
-
     token: str
     host: str
     nodes: int
@@ -46,14 +41,12 @@ class _Seat:
 
 
 class LauncherGroup:
-    """The launchers of a run: whether they are alive, what failed there, which checkpoints they have.
+    """Whether the others are alive, what failed there, which checkpoints they have.
 
-    Ranks are as given, and a launcher that waits says for which. Once all are here, a store that does not answer is
-    no news and delays this launcher by at most ``STORE_ANSWER``.
+    Once all are here, a store that does not answer is no news and delays this launcher by at most ``STORE_ANSWER``.
     """
 
     def __init__(self, plan: LaunchPlan, secret: Secret, say: Callable[[str], None]) -> None:
-        """Open the store, if this is node rank 0; a port in use is a UsageError. Nothing waits yet."""
         raise_descriptor_limit()
         self._plan, self._say = plan, say
         address, self.port = plan.endpoint
@@ -66,7 +59,6 @@ class LauncherGroup:
         self._where = f"at {address}, port {self.port}"
         self._store = RunStore(address, self.port, secret, timedelta(seconds=1))
         self.hosts: list[str] = []
-        """The host of every node, once all are here."""
         self.failed = False
         """Whether any host has posted a failure, as of the last beat."""
         self.unanswered: set[int] = set()
@@ -202,7 +194,6 @@ class LauncherGroup:
         return None
 
     def notify(self, sentence: str) -> None:
-        """Pass a sentence to the users of the other hosts."""
         self._sent += 1
         note = json.dumps([self._sent, sentence])
         self._ask(lambda: self._store.set(f"notice-{self._plan.node_rank}", note))
@@ -226,7 +217,6 @@ class LauncherGroup:
         return list(answers.values())
 
     def lost_node(self) -> int | None:
-        """A node whose launcher has been silent for too long."""
         return next(iter(self._watch.silent(self._heard)), None)
 
     def forget(self, rank: int) -> None:
@@ -274,5 +264,4 @@ class LauncherGroup:
 
 
 def alive_key(rank: int) -> str:
-    """Where a launcher counts its beats, and says that it left; set before any launcher reads it."""
     return f"alive-{rank}"

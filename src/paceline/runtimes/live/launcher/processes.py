@@ -1,19 +1,88 @@
-"""The processes of one host: how each is started, and what its launcher knows of it."""
+"""The processes of one host: which are planned, how each is started, and what its launcher knows of it."""
 
 import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
-from paceline.runtimes.live.failures import Failure, killed_by, read_note
+from paceline.runtimes.live.addresses import LOOPBACK
+from paceline.runtimes.live.failures import Failure, Kind, killed_by, read_note
 from paceline.runtimes.live.heartbeat import Progress, read_progress
-from paceline.runtimes.live.launcher.plan import LaunchPlan
-from paceline.runtimes.live.process_info import Role, host_name
+from paceline.runtimes.live.process_info import Role, host_name, local_servers
+from paceline.runtimes.live.secret import NEEDED
+from paceline.runtimes.live.timeouts import HANG, SILENCE, WAIT_FOR_NODES
+
+DEFAULT_PORT = 29500
+MOST_WORKERS = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchPlan:
+    nodes: int = 1
+    workers: int = 2
+    """Workers on each node."""
+    address: str | None = None
+    port: int | None = None
+    node_rank: int = 0
+    servers: int = 0
+    """Servers of the whole run, beside the workers: number k is on node k % nodes."""
+    secret_file: Path | None = None
+    """The run's secret, where the user gave it; else the launcher of one node makes it."""
+    wait: float = WAIT_FOR_NODES
+    silence: float = SILENCE
+    hang: float = HANG
+    resume: Path | None = None
+    again: dict[str, object] = field(default_factory=dict)
+    """Settings of the command that one which resumes this run must repeat."""
+
+    def __post_init__(self) -> None:
+        several = f"a run on {self.nodes} nodes"
+        rules = {
+            f"{self.nodes} nodes are too few: at least 1 node must train": self.nodes >= 1,
+            f"{self.workers} workers are too few: at least 1 worker a node must train": self.workers >= 1,
+            f"{self.workers} workers are too many: at most {MOST_WORKERS} processes start on one host; simulate that "
+            "many, or spread them over several nodes": self.workers <= MOST_WORKERS,
+            f"node rank {self.node_rank} lies outside {self.nodes} nodes: ranks are 0 to {self.nodes - 1}": (
+                0 <= self.node_rank < self.nodes
+            ),
+            f"{several} needs an address, that of the host of node rank 0": self.nodes == 1 or self.address,
+            f"{several} {NEEDED}": self.nodes == 1 or self.secret_file,
+            f"{self.port} is not a port: it must lie between 1 and 65535": (
+                self.port is None or 0 < self.port < 65536
+            ),
+        }
+        for sentence, holds in rules.items():
+            if not holds:
+                raise UsageError(sentence)
+
+    @property
+    def endpoint(self) -> tuple[str, int]:
+        return self.address or LOOPBACK, self.port or (DEFAULT_PORT if self.nodes > 1 else 0)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What a command on this host needs to take the same part again."""
+        secret: dict[str, object] = {"secret_file": self.secret_file} if self.secret_file else {}
+        if self.nodes == 1:
+            return secret | self.again
+        address, port = self.endpoint
+        place = {"nodes": self.nodes, "workers": self.workers, "address": address, "port": port}
+        return place | {"node_rank": self.node_rank} | secret | self.again
+
+    @property
+    def processes(self) -> list[tuple[Role, int]]:
+        first = self.node_rank * self.workers
+        workers: list[tuple[Role, int]] = [("worker", first + local) for local in range(self.workers)]
+        return workers + [
+            ("server", number) for number in local_servers(self.node_rank, self.nodes, self.servers)
+        ]
+
 
 Start = Callable[[Sequence[str], Sequence[Mapping[str, str]]], Iterable[int]]
 """Starts a command once for each environment, in a session of its own and with this process's streams; their ids."""
@@ -33,7 +102,6 @@ class Process:
     pid: int = 0
     """Its process id, which is that of its session and group too; 0 before it is started."""
     ended_at: float | None = None
-    """In seconds since the epoch."""
     code: int | None = None
     """As subprocess has it: negative for a signal."""
     killed: bool = False
@@ -47,6 +115,10 @@ class Process:
 
     def __str__(self) -> str:
         return f"{'server' if self.role == 'server' else 'rank'} {self.rank} on {host_name()}"
+
+    def failure(self, kind: Kind, step: int = 0, message: str = "", **more: Any) -> Failure:
+        me: dict[str, Any] = {"rank": self.rank, "role": self.role, "host": host_name()}
+        return Failure(kind=kind, step=step, message=message, **me, **more)
 
     def reap(self) -> bool:
         """Whether it has ended; the processes that a failed one has started end with it."""
@@ -70,8 +142,6 @@ class Process:
 
 
 class Activity(NamedTuple):
-    """What the system says of a process."""
-
     stopped: bool
     ticks: int
     """Processor time that its main thread has used: others may sample or beat while that one hangs."""
@@ -109,20 +179,11 @@ class HostProcesses:
         known = map(self.progress, self.all)
         return next((progress.run for progress in known if progress.run is not None), self._plan.resume)
 
-    def begun(self) -> bool:
-        """Whether every worker that is left here has finished a step, so that there is something to save."""
-        return all(self.progress(worker).at for worker in self.workers if worker.alive)
-
     def trained(self) -> bool:
         return any(self.progress(process).step for process in self.all)
 
     def workers_left(self) -> bool:
         return any(worker.alive for worker in self.workers)
-
-    def over(self) -> bool:
-        if any(process.code == 0 for process in self.all):
-            return True
-        return self._plan.servers > 0 and self._plan.nodes == 1 and not self.workers_left()
 
     def ended_well(self) -> bool:
         """Whether a run with servers has, as this host knows it, when all of its processes have ended."""
@@ -139,19 +200,11 @@ class HostProcesses:
         return False
 
     def failure(self, process: Process, failed_at: float | None) -> Failure | None:
-        """How a process failed: as its note says, else as its exit code tells; the run failed at ``failed_at``."""
         note, code = read_note(self._folder, process.rank, process.role), process.code
         if note is not None or code is None:
             return note
         ended = process.ended_at or 0.0
         # A SIGKILL that this launcher did not send is a cause, however late it is seen: memory may have run out.
         stopped = process.killed or (code == -signal.SIGTERM and ended > (failed_at or ended))
-        return Failure(
-            rank=process.rank,
-            role=process.role,
-            host=host_name(),
-            kind="stopped" if stopped else "killed" if code < 0 else "exited",
-            step=self.progress(process).step,
-            message=killed_by(code),
-            at=ended,
-        )
+        kind: Kind = "stopped" if stopped else "killed" if code < 0 else "exited"
+        return process.failure(kind, self.progress(process).step, killed_by(code), at=ended)

@@ -1,37 +1,37 @@
-"""Supervises one host's processes in the launcher's main thread: which ends first, which must end, what was asked."""
+"""Supervises one host's processes in the launcher's main thread, and reports how the run ended."""
 
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Literal
 
+from paceline.errors import BEFORE_FIRST_STEP, RunFailed, UsageError
+from paceline.records.folder import RunFolder
 from paceline.runtimes.live import timeouts
-from paceline.runtimes.live.failures import Failure, join_command, sentence
+from paceline.runtimes.live.failures import Failure, failure_report, join_command, root_cause, safe, sentence
 from paceline.runtimes.live.launch_folder import read_servers
 from paceline.runtimes.live.launcher.hangs import Hang, HangWatch
 from paceline.runtimes.live.launcher.peers import LauncherGroup
-from paceline.runtimes.live.launcher.plan import LaunchPlan
-from paceline.runtimes.live.launcher.processes import HostProcesses, Process
+from paceline.runtimes.live.launcher.processes import HostProcesses, LaunchPlan, Process
 from paceline.runtimes.live.process_info import local_servers
 from paceline.runtimes.live.secret import Secret, wire_key
+from paceline.runtimes.live.timeouts import BEFORE_KILL, HEARSAY
 from paceline.runtimes.live.wire.channel import connect
 from paceline.runtimes.live.wire.encoding import pack
 from paceline.runtimes.live.wire.messages import Goodbye
+from paceline.units import show_seconds
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""The signals that ask a launcher to stop."""
 _NEVER = float("inf")
 
 
 class Supervisor:
-    """Runs processes to their end. After a failure all end within seconds, after Ctrl-C they may save first.
-
-    With servers the run may go on without some of its workers.
-    """
+    """Runs processes to their end. With servers the run may go on without some of its workers."""
 
     def __init__(
         self,
@@ -58,7 +58,6 @@ class Supervisor:
         self.lost: int | None = None
         """The rank of a node that was lost before anything failed here."""
         self.signal = 0
-        """The first signal that asked this launcher to stop."""
 
     def run(self, start: Callable[[], Iterable[int]]) -> None:
         with handling(SIGNALS, lambda signum, _: self._asked.append(signum)):
@@ -80,7 +79,8 @@ class Supervisor:
             self._judge(process)
         if self.failed_at is None:
             self._listen()
-            if self._over_at is None and self.host.over():
+            alone = self.plan.servers and self.plan.nodes == 1 and not self.host.workers_left()
+            if self._over_at is None and (alone or any(process.code == 0 for process in self.host.all)):
                 self._over_at = time.monotonic()
             for hang in self.hang_watch.look(self._over_at):
                 self._end_hung(hang)
@@ -92,7 +92,6 @@ class Supervisor:
         return self.host.failure(process, self.failed_at)
 
     def lost_node(self) -> int | None:
-        """A node that is lost and that the run cannot do without."""
         lost = self.peers.lost_node()
         if lost is None or not self.plan.servers or local_servers(lost, self.plan.nodes, self.plan.servers):
             return lost
@@ -127,7 +126,8 @@ class Supervisor:
         """The first signal asks processes that have begun to stop in agreement, the second ends them."""
         while self._asked:
             signum = self._asked.pop(0)
-            at_once = self.signal or signum == signal.SIGQUIT or not self.host.begun()
+            begun = all(self.host.progress(worker).at for worker in self.host.workers if worker.alive)
+            at_once = self.signal or signum == signal.SIGQUIT or not begun  # nothing is there to save
             self.signal = self.signal or signum
             if at_once:
                 self._kill()
@@ -158,7 +158,7 @@ class Supervisor:
             self.peers.post(failure)  # other hosts learn a cause while this one still clears up
 
     def _meaning(self, failure: Failure, process: Process) -> Literal["ends", "spares", "unclear"]:
-        """What a failure means: all end, the others go on, or it may follow from one that is not known yet.
+        """All end, the others go on, or it may follow from a failure that is not known yet.
 
         Servers hold the run, and so does every process until it has begun; later it can do without any worker.
         """
@@ -236,3 +236,116 @@ def handling(signums: Sequence[int], handler: Callable[[int, FrameType | None], 
     finally:
         for signum, before in old.items():
             signal.signal(signum, before)
+
+
+class ExitReporter:
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor, self._plan, self._host = supervisor, supervisor.plan, supervisor.host
+        self._run = self._host.run_folder()
+        self._goes_on_elsewhere = (
+            self._plan.servers > 0 and supervisor.failed_at is None and not self._host.serves
+        )
+        """Whether the run has lost this host's workers only."""
+
+    def exit_code(self) -> int:
+        """0 done, 3 a failed check, 130 interrupted; or an exception with the root cause."""
+        if self._run is not None and self._plan.servers and self._plan.node_rank == 0:  # where server 0 was
+            RunFolder(self._run).join.unlink(missing_ok=True)  # which it leaves where it was killed
+            RunFolder(self._run).join_secret.unlink(missing_ok=True)
+        failed = any(process.code for process in self._host.all)
+        if self._plan.servers:
+            failed = self._supervisor.failed_at is not None or not self._host.ended_well()
+        if self._supervisor.signal:
+            return self._interrupted()
+        if failed:
+            raise self._failed()
+        kinds = {note.kind for note in self._host.notes().values()}
+        if "interrupted" in kinds:
+            return self._report_saved()
+        return 3 if "check" in kinds else 0
+
+    def _failed(self) -> UsageError | RunFailed:
+        supervisor, cause = self._supervisor, self._cause()
+        if cause.kind in ("lost-peer", "stopped", "interrupted"):
+            cause = self._cause_elsewhere(cause)
+        elif self._goes_on_elsewhere:
+            text = f"{sentence(cause)}; no worker is left on this host, and the run goes on without it."
+            return RunFailed("\n".join([text, *supervisor.join_command()]))
+        else:
+            # A failure that was never judged, as in a run that was over, is not known to the others.
+            supervisor.peers.post(cause)
+        if cause.kind == "mistake":
+            return UsageError(cause.message)
+        lost_servers = cause.kind == "lost-host" and self._plan.servers > 0 and not self._host.serves
+        if lost_servers or (cause.kind in ("lost-peer", "stopped") and self._goes_on_elsewhere):
+            text = (
+                f"{sentence(cause)}.\nWhat is safe is known where the servers are; if the run goes on there:"
+            )
+            return RunFailed("\n".join([text, *supervisor.join_command()]))
+        if cause.traceback:
+            who = f"{'server' if cause.role == 'server' else 'rank'} {cause.rank}"
+            supervisor.say(f"the traceback of {who} follows\n{cause.traceback.rstrip()}")
+        others, trains = self._others(cause), supervisor.trains
+        return RunFailed(
+            failure_report(cause, run=self._run, others=others, safe=self._safe(), trains=trains)
+        )
+
+    def _cause(self) -> Failure:
+        supervisor = self._supervisor
+        found = {process: supervisor.failure(process) for process in self._host.all if process.code}
+        # A process with exit code 0 may have left a note all the same.
+        found |= self._host.notes()
+        if supervisor.failed_at is not None:  # processes whose end ended nothing are not the cause
+            found = {process: failure for process, failure in found.items() if not process.spared}
+        failures = [failure for failure in found.values() if failure is not None]
+        return root_cause(failures or [self._host.all[0].failure("stopped", message="was ended")])
+
+    def _cause_elsewhere(self, cause: Failure) -> Failure:
+        supervisor, lost = self._supervisor, self._supervisor.lost
+        if lost is None:
+            return supervisor.peers.posted(HEARSAY) or cause
+        host = supervisor.peers.hosts[lost]
+        return replace(cause, kind="lost-host", host=host, message=supervisor.silence_of(lost))
+
+    def _others(self, cause: Failure) -> str:
+        failed_at = self._supervisor.failed_at
+        if self._plan.servers and failed_at is None:
+            return "; no worker was left" if self._plan.nodes == 1 else "; no worker was left on this host"
+        deaths = {
+            (process.role, process.rank): process.ended_at for process in self._host.all if process.ended_at
+        }
+        if failed_at is None or len(deaths) < 2 or (cause.role, cause.rank) not in deaths:
+            return ""
+        return f"; the others stopped after {show_seconds(max(deaths.values()) - failed_at)}"
+
+    def _interrupted(self) -> int:
+        failed = any(process.code for process in self._host.all)
+        if not failed or (self._plan.servers and self._host.ended_well()):
+            return self._report_saved()
+        step = max(self._host.progress(worker).step for worker in self._host.workers)
+        self._supervisor.peers.post(self._host.all[0].failure("interrupted", step))
+        self._supervisor.say("\n".join(["interrupted before the workers could save.", *self._safe()]))
+        return 130
+
+    def _report_saved(self) -> int:
+        """Every host has its own command to go on with; a launcher that does not answer was what ended the run."""
+        lines, peers = self._safe(), self._supervisor.peers
+        silent = peers.unanswered
+        if silent and not self._supervisor.signal:
+            gone = ", ".join(f"{node} ({peers.hosts[node]})" for node in sorted(silent))
+            text = f"the launcher of node rank {gone} has gone; all workers have stopped in agreement."
+            raise RunFailed("\n".join([text, *lines]))
+        if lines:
+            self._supervisor.say("\n".join(["interrupted; all workers have stopped in agreement.", *lines]))
+        elif self._supervisor.trains and not self._host.trained():
+            self._supervisor.say(BEFORE_FIRST_STEP)
+        return 130
+
+    def _safe(self) -> list[str]:
+        supervisor = self._supervisor
+        if self._run is None or not supervisor.trains:
+            return []
+        peers, patience = supervisor.peers, BEFORE_KILL + HEARSAY
+        return safe(
+            self._run, self._plan.settings, lambda mine: peers.exchange_steps(mine, supervisor.lost, patience)
+        )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any
 
 import torch
@@ -20,11 +20,13 @@ from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.addresses import own_address
+from paceline.runtimes.live.heartbeat import SilenceWatch
 from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.run_store import MemberStore, check_equal
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.server.membership import ElasticCollectives, Membership
+from paceline.runtimes.live.server.collectives import ElasticCollectives
 from paceline.runtimes.live.server.server_socket import ServerSocket
+from paceline.runtimes.live.timeouts import ATTENDANCE, STARTING
 from paceline.runtimes.live.wire import messages
 from paceline.runtimes.live.worker.run_folder import check_owner, claim
 from paceline.runtimes.live.worker.server_comm import RUN, server_key
@@ -40,8 +42,6 @@ _NUMBERS = ("version", "seen", "seen_at_sync")
 
 
 class ServerRun:
-    """Carries out the effects of one server's program, and tracks which workers belong to the run."""
-
     def __init__(
         self,
         task: ProcessTask,
@@ -57,9 +57,15 @@ class ServerRun:
         self.shard, self.socket, self._checkpoints = shard, socket, checkpoints
         self.me = Server(task.info.rank, task.info.servers, shard.params, shard.grad)
         self.me.initial_workers = tuple(range(task.info.workers))
-        self._membership = Membership(task.settings.workers, socket.heard, task.options.silence)
-        self._admitted = set(self._membership.workers)
-        self._collectives = ElasticCollectives([*self._admitted])
+        self._workers = set(range(task.settings.workers))
+        """Those that have not left."""
+        self._admitted = set(self._workers)
+        self._next_rank = task.settings.workers
+        self._collectives = ElasticCollectives([*self._workers])
+        self._watch, self._checked = SilenceWatch(task.options.silence), monotonic()
+        self._first_by = self._checked + max(
+            0.0, STARTING - task.options.silence
+        )  # a first message may be late
         self._left: deque[tuple[int, int, str]] = deque()
         self._clocks: dict[int, int] = {}
         self._saved_step, self._saved_for = -1, set[int]()
@@ -70,7 +76,6 @@ class ServerRun:
         self.log = self._restore(run["step"])
 
     def _restore(self, step: int | None) -> servers.ServerLog:
-        """Load the checkpoint of ``step``, if any, and remove what was recorded after it."""
         path = self._checkpoints.folder.server_events(self.me.rank)
         if step is not None:
             tree = self._checkpoints.load(step, self.me.rank)
@@ -93,7 +98,6 @@ class ServerRun:
 
     @property
     def ending(self) -> str:
-        """How it ended: "abandoned" where all workers have died, else "budget"."""
         return "abandoned" if self._abandoned else "budget"
 
     def serve(self) -> None:
@@ -134,20 +138,19 @@ class ServerRun:
     def _send(self, effect: Send) -> None:
         worker = effect.to.rank
         self._admitted.add(worker)
-        if self.me.rank == 0 and worker in self._membership.workers:
+        if self.me.rank == 0 and worker in self._workers:
             self._collectives.add(worker)
         self.socket.send(worker, effect.message, stop=self._stopping)
 
     def _receive(self, effect: Receive) -> tuple[Peer, Any] | None:
         heartbeat = self._task.heartbeat
         while True:
-            for worker, seconds in self._membership.silent().items():
-                self._expel(worker, seconds)
+            self._expel_silent()
             if self._left:
                 worker, clock, how = self._left.popleft()
                 self._write(servers.Received(self._now, worker, "Leave", clock=clock, how=how))
                 return Peer("worker", worker), Leave(clock)
-            if not self._membership.workers:
+            if not self._workers:
                 raise _NoWorkersLeft
             timeout = _POLL if effect.until is None else min(_POLL, effect.until - self._now)
             if timeout <= 0 and not self._ticked:
@@ -169,7 +172,7 @@ class ServerRun:
         if isinstance(message, MESSAGES):
             clock, version = getattr(message, "clock", -1), getattr(message, "version", -1)
             self._clocks[worker] = max(clock, self._clocks.get(worker, 0))
-            self._membership.add(worker)
+            self._add(worker)
             kind = type(message).__name__
             self._write(servers.Received(self._now, worker, kind, clock, version, envelope.depth))
             return True
@@ -194,28 +197,35 @@ class ServerRun:
             return messages.Refusal(_OVER)
         if isinstance(hello, messages.RequestRank):
             document = json.dumps({**self._run, "now": self._now})
-            return messages.Welcome(self._membership.reserve(), document=document)
+            self._next_rank += 1  # no rank is ever given twice
+            return messages.Welcome(self._next_rank - 1, document=document)
         if sender != hello.rank and (sender >= 0 or self.socket.heard(hello.rank) is not None):
             return messages.Refusal(f"rank {hello.rank} is taken")
-        self._membership.add(hello.rank)
+        self._add(hello.rank)
         return messages.Welcome(hello.rank, self.socket.bind(envelope))
 
-    def _expel(self, worker: int, seconds: float) -> None:
-        """Remove a worker that was silent for too long; if it is alive all the same, it is told why."""
-        allowed = self._task.options.silence
-        why = (
-            f"it was silent for {seconds:.1f} s, longer than the {allowed:g} s allowed; allow more to keep it"
-        )
-        self.socket.send(worker, messages.Refusal(f"{messages.EXPELLED}{why}"))
-        if self.me.rank == 0:
-            hosts = {one["rank"]: one["host"] for one in self._run["workers"]}
-            say_on_stderr(f"rank {worker} on {hosts.get(worker, 'a host of its own')} is given up: {why}")
-        self._remove(worker, self._clocks.get(worker, 0), "died")
+    def _add(self, worker: int) -> None:
+        self._workers.add(worker)
+        self._next_rank = max(self._next_rank, worker + 1)
+
+    def _expel_silent(self) -> None:
+        """Remove workers that are silent for too long; one that is alive all the same is told why."""
+        if monotonic() - self._checked < ATTENDANCE:
+            return
+        self._checked, allowed = monotonic(), self._task.options.silence
+        heard = {worker: self.socket.heard(worker) or self._first_by for worker in sorted(self._workers)}
+        for worker, seconds in self._watch.silent(heard).items():
+            why = f"it was silent for {seconds:.1f} s, longer than the {allowed:g} s allowed; allow more to keep it"
+            self.socket.send(worker, messages.Refusal(f"{messages.EXPELLED}{why}"))
+            if self.me.rank == 0:
+                hosts = {one["rank"]: one["host"] for one in self._run["workers"]}
+                say_on_stderr(f"rank {worker} on {hosts.get(worker, 'a host of its own')} is given up: {why}")
+            self._remove(worker, self._clocks.get(worker, 0), "died")
 
     def _remove(self, worker: int, clock: int, how: str) -> None:
-        if worker not in self._membership.workers:
+        if worker not in self._workers:
             return
-        self._membership.workers.discard(worker)
+        self._workers.discard(worker)
         self._abandoned = self._abandoned and how == "died"
         self.socket.forget(worker)
         self._left.append((worker, clock, how))
@@ -223,7 +233,7 @@ class ServerRun:
         self._answer_collectives()
         if how == "finished" and not self._finished:
             self._finished = True
-            for late in sorted(self._membership.workers - self._admitted):
+            for late in sorted(self._workers - self._admitted):
                 self.socket.send(late, messages.Refusal(_OVER))
                 self._remove(late, 0, "left")
 
@@ -233,10 +243,7 @@ class ServerRun:
                 self.socket.send(member, result, stop=self._stopping)
 
     def _save(self, worker: int, step: int) -> None:
-        """All workers ask for the same step while none sends gradients: the first request saves.
-
-        Two sync points may be of the same step; a worker that asks again has come to the next.
-        """
+        """The first of all workers' requests saves; a worker that asks again has come to the next sync point."""
         if step != self._saved_step or worker in self._saved_for:
             self._task.heartbeat.enter("checkpoint")
             self._lock.check()

@@ -32,11 +32,7 @@ class BoundWorker:
 
 
 class ServerSocket:
-    """Receives from all workers and sends to each, without ever waiting for one.
-
-    Whatever does not fit is dropped and counted in ``refused``. A thread reads while the server computes; ``_lock``
-    is for what both use.
-    """
+    """Never waits for a worker. ``_lock`` is for what the listener's thread uses too."""
 
     def __init__(self, secret: Secret, host: str, shard: Tensor, rank: int, servers: int) -> None:
         self._shard, self._rank, self._servers = shard, rank, servers
@@ -55,7 +51,6 @@ class ServerSocket:
             return self._refused + self._listener.refused
 
     def receive(self, timeout: float) -> Envelope | None:
-        """None if there is none within ``timeout`` seconds."""
         with self._lock:
             self._lock.wait_for(lambda: self._waiting, timeout)
             if self._listener.failure is not None:
@@ -98,7 +93,6 @@ class ServerSocket:
         return bound.heard if bound else None
 
     def forget(self, worker: int) -> None:
-        """The worker is gone: drop its messages that wait, and its memory."""
         with self._lock:
             if bound := self._workers.pop(worker, None):
                 bound.channel.rank, bound.channel.waiting = -1, 0
@@ -144,7 +138,6 @@ class ServerSocket:
             self._refuse(channel, refusal)
 
     def _check_sender(self, channel: Channel, kind: type) -> BoundWorker | None:
-        """The worker that this connection belongs to; refuse what it may not send now."""
         if channel.rank < 0 and kind not in FROM_UNBOUND:
             raise MessageRefused("unknown worker")
         if channel.waiting >= MAX_WAITING:

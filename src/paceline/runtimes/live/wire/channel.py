@@ -27,12 +27,9 @@ RECORD = 2**18
 """Bytes of a message in a record: few calls, and what is sealed is still in the processor's cache when it is sent."""
 _LENGTHS = struct.Struct("<IQ")
 _TURN = 32
-"""System calls for one connection before the others have their turn."""
 
 
 class Packet(NamedTuple):
-    """The body is the memory of the message's tensor; empty where it has none or shares it."""
-
     header: bytes
     body: memoryview
 
@@ -55,7 +52,6 @@ class Destination(NamedTuple):
 
 
 Announce = Callable[["Channel", memoryview, int], Destination]
-"""Asked, when a message's header has arrived, where its body of that many bytes goes."""
 
 
 def drop_all(_: "Channel", __: memoryview, ___: int) -> Destination:
@@ -77,9 +73,8 @@ class Channel:
         """Whether the other side has sent a first message that was made with the secret, now or earlier."""
         self.proven = False
         """Whether the other side has the secret, beyond doubt."""
-        self.rank = -1
-        """The worker that a server has bound it to."""
-        self.waiting = 0
+        self.rank, self.waiting = -1, 0
+        """Of a server's channel: the worker that it is bound to, and messages that the server has not taken yet."""
         self._announce, self._limits = announce, limits
         self._buffer, self._have, self._want = memoryview(bytearray(MESSAGE)), 0, 0
         self._reading: Generator[int, memoryview, None]
@@ -87,7 +82,6 @@ class Channel:
         self._sending = threading.Lock()
         self._scratch = memoryview(b"")
         self._unsent: deque[memoryview] = deque()
-        """What the system has not taken yet, by message."""
 
     def call(self, secret: bytes) -> None:
         """Of the side that has connected: prove the secret and verify the other's, or NotGenuine."""
@@ -112,7 +106,6 @@ class Channel:
         self._begin(self._greeted(secret))
 
     def read(self) -> None:
-        """Read what has arrived. ConnectionError: the connection has ended."""
         for _ in range(_TURN):
             try:
                 got = self.socket.recv_into(self._buffer[self._have : self._want])
@@ -160,7 +153,6 @@ class Channel:
         return bool(self._unsent)
 
     def close(self) -> None:
-        """May be called by any thread, while others use the channel."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         with self._sending:  # a descriptor that another thread writes to must not become another connection's
@@ -209,7 +201,6 @@ class Channel:
             destination.complete()
 
     def _sealed(self, plain: bytes | memoryview) -> memoryview:
-        """The next record, in memory that the one after it overwrites."""
         size = len(plain) + TAG
         if size > len(self._scratch):
             self._scratch = memoryview(bytearray(size))
@@ -265,7 +256,6 @@ def connect(
 
 
 def tune_tcp(connection: socket.socket, cut: int) -> None:
-    """Send at once, and notice within ``cut`` seconds that the other end is gone while nothing is sent."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_NODELAY, 1),

@@ -1,8 +1,4 @@
-"""Messages as bytes: a small header in MessagePack, then the raw tensor as the body. Pure: no I/O, no state.
-
-What is received is checked against what may arrive here, before any memory is allocated for it. What does not fit
-raises ``MessageRefused`` with a reason that can be counted, and nothing else is ever raised.
-"""
+"""Messages as bytes: a header in MessagePack, then the raw tensor; what arrives is checked before it takes memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -20,7 +16,6 @@ from paceline.strategies.effects import Peer
 from paceline.strategies.messages import Model, Push
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8)
-"""What tensors may be made of; the index is the number on the wire."""
 MAX_TENSOR = 2**28
 MAX_REQUEST, MAX_REPLY = 2**18, 2**25
 """Bytes of a header with its texts: of one worker, and of a server, which may hold the texts of all workers."""
@@ -44,7 +39,6 @@ class Accepted:
     kinds: frozenset[type]
     shard: Tensor
     in_place: bool = False
-    """Whether a Model is received right into the shard."""
     limit: int = MAX_TENSOR
     """Bytes that any other tensor may have."""
 
@@ -67,10 +61,7 @@ class Accepted:
 def pack(
     message: Any, *, stop: bool = False, find: Callable[[Tensor], int | None] = lambda _: None
 ) -> Packet:
-    """Encode a message; its tensor must not change until it is sent.
-
-    ``find`` returns the offset of a tensor in shared memory; None: it travels as the body.
-    """
+    """The tensor must not change until it is sent; ``find`` returns its offset in shared memory, or None."""
     body = memoryview(b"")
 
     def describe(tensor: Tensor) -> _TensorHeader:

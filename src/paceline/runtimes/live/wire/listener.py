@@ -19,16 +19,11 @@ _POLL = 0.25
 
 
 class Listener:
-    """Accepts connections and reads from all of them; only those that have proven the secret reach ``announce``.
-
-    ``refused`` counts "stranger" (another protocol, or nothing at all) and "wrong key" (another secret, or none).
-    ``announce`` is called by the thread.
-    """
+    """Only connections that have proven the secret reach ``announce``, which is called by the listener's thread."""
 
     def __init__(
         self, secret: bytes, endpoint: Endpoint, announce: Announce, limits: MessageLimits, cut: int = CUT
     ) -> None:
-        """``cut`` is after how many seconds without TCP's acknowledgement a connection counts as cut."""
         self.refused: Counter[str] = Counter({"stranger": 0, "wrong key": 0})
         self.failure: BaseException | None = None
         self._secret, self._announce, self._limits, self._cut = secret, announce, limits, cut
@@ -63,7 +58,6 @@ class Listener:
         return accepted
 
     def close(self, linger: float) -> None:
-        """Close, once what was sent has gone out or after ``linger`` seconds."""
         if self._end is None:
             self._end = time.monotonic() + linger
             os.eventfd_write(self._waker, 1)

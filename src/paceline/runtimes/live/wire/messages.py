@@ -15,7 +15,7 @@ Collective = Literal["sum", "min", "broadcast", "gather"]
 
 
 class MessageRefused(Exception):
-    """What arrived is no message that may arrive; ``reason`` is one of a few, for counting."""
+    """``reason`` is one of a few, for counting."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"refused: {reason}")
@@ -36,7 +36,6 @@ class Hello:
     """The worker's process on its host, which holds its shared memory open; 0 where it shares none."""
     descriptor: int = 0
     size: int = 0
-    """Bytes of each of the two flat tensors in it."""
     token: str = ""
     """What stands at the start of the memory, by which a server verifies that it maps the same."""
 
@@ -47,13 +46,10 @@ class Welcome:
     shares: bool = False
     """Whether the server maps the worker's memory: from now on tensors travel through it."""
     document: str = ""
-    """For a worker that joins: the description of the run, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The worker does not belong to the run, or no longer."""
-
     reason: str
 
 
@@ -99,7 +95,7 @@ class SaveShard:
 
 @dataclass(frozen=True, slots=True)
 class GetTotals:
-    """Answered with Reply: what the server has done so far, as JSON."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 NAME = b"Noise_NNpsk0_25519_AESGCM_SHA256"
 TAG = 16
-"""Bytes by which a record is longer than what is in it."""
 MESSAGE = 32 + TAG
 """Bytes of each of the two messages: an ephemeral public key and the tag of an empty payload."""
 REKEY = 2**18
@@ -28,7 +27,7 @@ class NotGenuine(ConnectionError):
 
 
 class Cipher:
-    """Seals or opens the records of one direction; each has the next nonce: none can be left out, repeated or moved."""
+    """Each record of one direction has the next nonce: none can be left out, repeated or moved."""
 
     def __init__(self, key: bytes) -> None:
         self._aead, self._count = AESGCM(key), 0
@@ -37,7 +36,6 @@ class Cipher:
         return self._aead.encrypt(self._next(), plain, context)
 
     def seal_into(self, record: memoryview, plain: Bytes) -> None:
-        """The next record, into memory that is TAG bytes longer than what is in it."""
         self._aead.encrypt_into(self._next(), plain, None, record)
 
     def open(self, record: Bytes, context: bytes = b"") -> bytes:
@@ -109,7 +107,6 @@ class Handshake:
 
 
 def _derive(chain: bytes, material: bytes, count: int) -> list[bytes]:
-    """HKDF with SHA-256."""
     master, outputs = hmac.digest(chain, material, sha256), [b""]
     for number in range(1, count + 1):
         outputs.append(hmac.digest(master, outputs[-1] + bytes([number]), sha256))

@@ -1,8 +1,4 @@
-"""A worker's parameters and gradients in memory that servers on the same host map.
-
-The segment holds the two flat tensors. A server verifies by the token of a Hello that it has mapped that worker's
-memory and no other.
-"""
+"""A worker's parameters and gradients in memory that servers on the same host map, verified by the token of a Hello."""
 
 import os
 from mmap import mmap
@@ -27,7 +23,6 @@ class MappedFlat:
         self.shard = self.tensors[0][CONTROL:]
 
     def view(self, offset: int, length: int, dtype: torch.dtype) -> Tensor:
-        """The tensor at this offset in bytes, or MessageRefused: it must be of the segment's type."""
         if dtype is not self._dtype:
             raise MessageRefused("wrong type")
         end = offset + length * dtype.itemsize
@@ -47,8 +42,6 @@ class MappedFlat:
 
 
 class SharedFlat:
-    """The memory of a worker's parameters and gradients, shared where possible; else ``why`` says why not."""
-
     def __init__(self) -> None:
         self.why = ""
         self.params = NO_TENSOR
@@ -58,7 +51,6 @@ class SharedFlat:
         self._size = 0
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Allocate; the first two calls must ask for the same."""
         first = self.params is NO_TENSOR
         if first:
             self._share(length, dtype, device)

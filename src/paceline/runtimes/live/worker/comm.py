@@ -23,14 +23,13 @@ from paceline.collectives.traffic import ring_bytes, swaps, traffic_of_all
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.flat import own_memory
-from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.request import LiveOptions
 from paceline.runtimes.live.run_store import MemberStore, RunStore, check_equal
 from paceline.shm.host import host_id
 from paceline.shm.operations import OPERATIONS
 
 PendingSum = Callable[[], object]
-"""Waits for a sum that was begun, and raises its error."""
 
 
 class SoloComm:
@@ -44,7 +43,7 @@ class SoloComm:
     """The ranks that take part, as of the last call; the first one reports."""
 
     def sum(self, tensor: Tensor) -> None:
-        """Replace every worker's tensor by the sum of all, in place."""
+        """Replace every worker's tensor by the sum of all."""
 
     def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:  # noqa: ARG002
         """Begin a sum; ``done`` is called from another thread when the tensor holds the result."""
@@ -64,7 +63,6 @@ class SoloComm:
         """Replace every worker's tensor by that of ``root``."""
 
     def exchange(self, document: Any) -> list[Any]:
-        """Every worker's document, by rank."""
         return [json.loads(json.dumps(document))]
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -81,7 +79,7 @@ class SoloComm:
         raise RunFailed("the strategy waits for a message, and it has no servers")
 
     def save_shards(self, step: int) -> None:
-        pass
+        """Have every server save its shard of the parameters."""
 
     def server_totals(self) -> list[Any]:
         return []
@@ -100,8 +98,6 @@ class SoloComm:
 
 
 class ProcessGroupComm(SoloComm):
-    """Several workers, joined by torch.distributed; documents travel through the run's store as JSON."""
-
     alone = False
     _group: dist.ProcessGroup | None = None
     _last: dist.Work | None = None
@@ -250,7 +246,6 @@ def join_group(
     collective: str = NATIVE,
     note: Callable[[str], None] = lambda _: None,
 ) -> SoloComm:
-    """``note`` is called, on the first rank of a host, with what this host lacks."""
     if info.workers == 1:
         return SoloComm()
     kind = ProcessGroupComm if collective == NATIVE else ScheduledComm

@@ -145,7 +145,6 @@ class _Notes:
         )
 
     def tell(self, note: Failure) -> None:
-        """Leave a note for our launcher; where there is none, or it has gone, print it."""
         launch, gone = self.info.launch, self._launcher_gone()
         if launch is not None and not gone:
             with suppress(OSError):
@@ -178,7 +177,6 @@ class _Notes:
         return lines
 
     def end_hard(self, signum: int) -> None:
-        """Called from a thread, while the main thread may be stuck."""
         self.tell(self.note("stopped", f"could not stop in time after {signal.Signals(signum).name}"))
         self.leave_folder()
         os._exit(130 if signum == signal.SIGINT else 1)

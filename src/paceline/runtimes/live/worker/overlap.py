@@ -17,10 +17,7 @@ from paceline.strategies.effects import BucketedMean
 
 
 class Slowdown:
-    """Stretches a worker's computation by a factor, to show the effect of uneven workers; 1 leaves it alone."""
-
     def __init__(self, factor: float = 1.0, rank: int = 0, turns: int = 0) -> None:
-        """With ``turns``, only in that many steps in turn."""
         self._most = self._extra = factor - 1
         self._rank, self._turns = rank, turns
         self._since = 0.0
@@ -38,12 +35,7 @@ class Slowdown:
 
 
 class Overlap:
-    """Starts a bucket's sum as soon as backward has filled it, always in the order of the plan.
-
-    The last bucket, which carries the control elements, is ready only when backward ends, so it is summed
-    afterwards; a model with one bucket needs no hook at all. A parameter that backward does not reach delays its
-    bucket and those after it until the end, and no worker hangs.
-    """
+    """Starts a bucket's sum as soon as backward has filled it; the last one carries the control elements."""
 
     def __init__(self, flat: Flat, comm: SoloComm, slowdown: Slowdown, mean: BucketedMean) -> None:
         self._comm, self._slowdown = comm, slowdown
@@ -107,8 +99,6 @@ class Overlap:
 
 @dataclass(slots=True)
 class PhaseHooks(StepHooks):
-    """Times the phases of a step, reports them as alive, and starts the reduction with the last backward."""
-
     heartbeat: Heartbeat
     recorder: StepRecorder
     slowdown: Slowdown

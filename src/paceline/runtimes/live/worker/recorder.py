@@ -14,15 +14,10 @@ from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.strategies.base import Worker
 
 _PRIME = 2**53 - 111
-"""Numbers below it are exact in float64."""
 
 
 class DriftCheck:
-    """For workers whose parameters must be equal to the last bit; batch-norm statistics are each worker's own.
-
-    The minimum of a number and of its negative give the smallest and the largest of all, so that every worker sees
-    the same.
-    """
+    """For workers whose parameters must be equal to the last bit; the minimum of a number and its negative tells."""
 
     def __init__(self, comm: SoloComm, me: Worker) -> None:
         self._comm, self._me, self._equal_at = comm, me, me.clock
@@ -32,7 +27,6 @@ class DriftCheck:
         return [number, -number]
 
     def compare(self, smallest: Sequence[float]) -> None:
-        """Compare with the minimum over all workers; raise RunFailed on all workers, naming those that differ."""
         if smallest[0] != -smallest[1]:
             raise RunFailed(
                 f"the workers no longer train the same model: at step {self._me.clock} "
@@ -114,7 +108,6 @@ class StepRecorder:
         return perf_counter() - self._origin
 
     def mark(self, kind: Kind) -> None:
-        """The time since the last mark was spent on ``kind``."""
         now = perf_counter()
         self._record.spans.append(Span(kind, self._last - self._origin, now - self._last))
         self._last = now
@@ -128,7 +121,6 @@ class StepRecorder:
             self.settle()
 
     def moved(self, sent: int, received: int) -> None:
-        """Bytes were sent or received; their time is marked elsewhere."""
         self._record.sent += sent
         self._record.received += received
 
@@ -148,7 +140,6 @@ class StepRecorder:
             self._record.hidden.append(Span("communicate", start - self._origin, end - start))
 
     def count(self, samples: int) -> None:
-        """``samples``, or none, were trained on: this is a step, and not a sync point."""
         self._record.samples += samples
         self._record.is_step = True
         self._record.warm_up, self._warm = not self._warm, True
@@ -204,7 +195,6 @@ class StepRecorder:
 
     @property
     def pending(self) -> bool:
-        """Whether anything but a comparison is in the open record; the same on all workers at a sync point."""
         return any(span.kind != "wait" for span in self._record.spans)
 
     def give_up(self, step: int) -> None:

@@ -66,7 +66,6 @@ class RunReporter:
             self._observer.stepped(progress, samples, loss, seconds)
 
     def evaluated(self, row: MetricsRow, held: HeldFolder) -> None:
-        """Write the row into ``metrics.jsonl``; here all workers know which of them are left."""
         self._last_row = row
         if self.is_first:
             held.lock.check()

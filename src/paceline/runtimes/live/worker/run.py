@@ -32,7 +32,6 @@ from paceline.strategies.base import SyncPoint, Worker
 from paceline.strategies.messages import message_bytes
 
 WEIGHT, VOTE = 0, 1
-"""Which control element carries a worker's weight, and which its vote to stop."""
 
 
 class WorkerRun:
@@ -61,7 +60,6 @@ class WorkerRun:
         self.me.servers = prepared.servers
         self.position = Position()
         self.begun = 0.0
-        """The run's time when training begins here, in seconds."""
         self.resumed_step: int | None = None
         self._has_checkpoint = True
         self._leaving = leaving
@@ -83,7 +81,6 @@ class WorkerRun:
         }
 
     def restore(self, checkpoints: Checkpoints) -> None:
-        """Load the newest checkpoint that all processes share; nothing in the folder changes."""
         settings, last = self.prepared.settings, self.prepared.triggers.last
         step, tree = load_shared(checkpoints, self.comm, self.prepared, self.reporter.noted)
         self.resumed_step, self._has_checkpoint = step, tree is not None
@@ -127,7 +124,7 @@ class WorkerRun:
             events = stack.enter_context(EventWriter(self.held.folder.events(self.comm.rank)))
             before_hard_end(events.flush)
             self.reporter.started(self.held, self.me.params.numel(), self.position.progress, self.begun)
-            self._stop = stack.enter_context(stop)
+            self._stop = stop
             self.me.now = self.begun
             if start_together:
                 self.comm.barrier()
@@ -192,7 +189,6 @@ class WorkerRun:
             self.me.now = self.recorder.now
 
     def _write_records(self) -> None:
-        """Bring all records so far to the disk; all workers are at the same point."""
         self.recorder.close(self.me.clock)
         self.recorder.settle()
 
@@ -240,7 +236,6 @@ class WorkerRun:
         self._stepped(progress, self.replica.shards.total(me.clock - 1))
 
     def _clock(self, _: effects.Clock) -> None:
-        """The servers have said how many samples all workers have trained on since this one's last step."""
         me = self.me
         me.clock += 1
         samples, self._seen = me.seen - self._seen, me.seen

@@ -31,8 +31,6 @@ _NUMBERS = ("clock", "now", "samples", "samples_since_sync", "total_weight")
 
 @dataclass(frozen=True, kw_only=True)
 class HeldFolder:
-    """A run folder whose lock this process holds."""
-
     folder: RunFolder
     identity: RunIdentity
     lock: RunLock
@@ -44,7 +42,6 @@ class HeldFolder:
     """The ranks of this host's workers, the first of which writes the commits."""
 
     def commit(self, step: int, rank: int, members: Sequence[int]) -> None:
-        """Record, once a host, that the checkpoint is complete on all members; remove those that are too old."""
         self.lock.check()
         first_here = rank == min((local for local in self.local if local in members), default=None)
         if first_here and self.commits:
@@ -54,7 +51,6 @@ class HeldFolder:
             self.checkpoints.prune_gone(rank, members)
 
     def truncate(self, rank: int, clock: int, progress: int) -> list[str]:
-        """Remove what was recorded and saved after a checkpoint; return a sentence for each damaged file."""
         self.checkpoints.forget_after(progress, rank)
         if self.commits:
             self.commits.forget_after(progress)
@@ -122,7 +118,6 @@ def agree_on_folder(
 
 
 def claim(folder: RunFolder, identity: RunIdentity, fill: Callable[[RunFolder], None]) -> RunFolder | None:
-    """Make a folder of a name that another host has chosen, or find that it is this run's already."""
     try:
         return create(folder.path.parent, folder.path.name, fill)
     except FileExistsError:
@@ -167,7 +162,6 @@ def snapshot(replica: Replica, me: Worker, position: Position, target: float | N
 
 
 def restore(tree: dict[str, Any], replica: Replica, me: Worker, target: float | None) -> Position:
-    """Set the worker to what it was. Under another target, it is forgotten when the old one was reached."""
     replica.load(tree["replica"])
     if tree["gpu_rng"] is not None:
         torch.cuda.set_rng_state(tree["gpu_rng"], replica.device)
@@ -183,11 +177,7 @@ def restore(tree: dict[str, Any], replica: Replica, me: Worker, target: float | 
 def load_shared(
     checkpoints: Checkpoints, comm: SoloComm, prepared: Prepared, note: Callable[[str], None]
 ) -> tuple[int, dict[str, Any] | None]:
-    """The step of the newest checkpoint that is whole on all processes, and this worker's tree.
-
-    Where there are servers theirs decide, and a worker may have no tree of that step. Where the strategy keeps
-    replicas, they must be equal on all workers.
-    """
+    """Where there are servers theirs decide, and a worker may have no tree of that step."""
     whole, refused = checkpoints.valid_steps(comm.rank)
     mine = {"whole": whole, "refused": refused}
     if isinstance(comm, ServerComm):

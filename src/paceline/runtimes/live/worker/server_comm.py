@@ -70,10 +70,6 @@ class ServerClient:
         patience: float = 60.0,
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``stop_requested`` goes to the servers with messages.
-
-        ServerLost if a server does not answer, and a UsageError where the secret or the version is wrong.
-        """
         self.stopping = False
         self._memory, self._secret, self._endpoints = memory, wire_key(secret), endpoints
         self._patience, self._stop_requested = patience, stop_requested
@@ -83,7 +79,6 @@ class ServerClient:
         self._heartbeat: threading.Thread | None = None
         self._channels: list[Channel] = []
         self._down: dict[int, float] = {}
-        """When the connection to a server was lost."""
         self._sharing: set[int] = set()
         """The servers that map this worker's memory."""
         self._selector = selectors.DefaultSelector()
@@ -100,7 +95,6 @@ class ServerClient:
         return len(self._sharing) == len(self._endpoints)
 
     def _connect(self, server: int, shard: Tensor) -> Channel:
-        """``shard`` is what the server keeps of this worker's parameters."""
         where = f"server {server} at {self._endpoints[server]}"
         in_place = shard.device.type == "cpu"
         accepted = encoding.Accepted(kinds=messages.TO_WORKER, shard=shard, in_place=in_place)
@@ -142,7 +136,6 @@ class ServerClient:
             raise self._lost(server, str(error)) from None
 
     def receive(self, timeout: float) -> Envelope:
-        """The next message of any server; TimeoutError if none arrives within ``timeout`` seconds."""
         end = time.monotonic() + timeout
         while not self._received:
             now = time.monotonic()
@@ -241,8 +234,6 @@ class ServerClient:
 
 
 class ServerComm(SoloComm):
-    """Collectives over the workers that are connected; when one dies the remaining ones continue."""
-
     alone = False
     transport = "encrypted TCP"
     client: ServerClient
@@ -284,7 +275,6 @@ class ServerComm(SoloComm):
         self.memory.seal()
 
     def stop_agreement(self, note: Callable[[str], None]) -> StopByVote:
-        """The servers decide; a worker that is asked to stop tells them with the next message that it sends."""
         return StopByVote(lambda: False, note, AT_SYNC_POINT, decided=lambda: self.client.stopping)
 
     def sum(self, tensor: Tensor) -> None:
@@ -326,7 +316,6 @@ class ServerComm(SoloComm):
         return self.client.wait_for(*MESSAGES)
 
     def save_shards(self, step: int) -> None:
-        """All workers ask, so that none continues before."""
         self.client.ask_all(messages.SaveShard(step), messages.Reply)
 
     def server_totals(self) -> list[Any]:
@@ -338,7 +327,6 @@ class ServerComm(SoloComm):
         self.client.close()
 
     def close(self, *, failed: bool = False) -> None:  # noqa: ARG002
-        """Close without a message: the servers notice."""
         if self._connected:
             self.client.close()
         if self._store is not None:

@@ -24,9 +24,8 @@ from paceline.records.load import SystemSampler, usable_cores
 from paceline.records.summary import Observer, Summary
 from paceline.runtimes.config import import_paths, new_identity, write_config
 from paceline.runtimes.live.heartbeat import Heartbeat
-from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo, host_name, job_roots
-from paceline.runtimes.live.request import ProcessTask, TrainRequest
+from paceline.runtimes.live.request import LiveOptions, ProcessTask, TrainRequest
 from paceline.runtimes.live.run_store import MemberStore, check_equal
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.run import ServerRun, run_server
@@ -145,8 +144,6 @@ def _sampler(run: WorkerRun, task: ProcessTask, observer: Observer) -> SystemSam
 
 
 class JoinAddress(NamedTuple):
-    """Where a run lets workers in, the file with its secret, and where its folder is, if it was found by that."""
-
     endpoint: str
     secret_file: Path
     runs: Path | None = None
@@ -218,10 +215,7 @@ def join_run(
     job: str | None = None,
     trust: bool = False,
 ) -> Summary:
-    """Train with the others until the run ends, or until this worker is asked to stop: then it leaves alone.
-
-    Code that the run names is executed where the user has named the same ``job``, or gives the run ``trust``.
-    """
+    """Code that the run names is executed where the user has named the same ``job``, or gives the run ``trust``."""
     asked = perf_counter()
     welcome = _request_rank(endpoint, secret)
     document = json.loads(welcome.document)

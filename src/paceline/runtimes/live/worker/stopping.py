@@ -1,8 +1,8 @@
 """Where all workers stop together, when some of them are asked to."""
 
 import threading
+import time
 from collections.abc import Callable
-from typing import Self
 
 from paceline.runtimes.live.run_store import RunStore
 from paceline.strategies.base import Worker
@@ -24,7 +24,6 @@ class StopByVote:
         sentence: str = AT_ROUND,
         decided: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``decided`` is for workers that need no votes: whether it is settled already that all stop."""
         self._requested, self._note, self._sentence, self._decided = requested, note, sentence, decided
         self._agreed = self._noted = False
 
@@ -47,12 +46,6 @@ class StopByVote:
             self._noted = True
             self._note(self._sentence)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
 
 class StopAtStep(StopByVote):
     """For workers that take the same number of steps: they need no reduction to agree on the one to stop at.
@@ -67,17 +60,14 @@ class StopAtStep(StopByVote):
     def __init__(
         self, requested: Callable[[], bool], note: Callable[[str], None], store: RunStore, me: Worker
     ) -> None:
-        """A held worker waits for the other workers' posts until the store's timeout."""
         super().__init__(requested, note, AT_STEP)
         self._store, self._me = store, me
         self._holding = threading.Lock()
         self._hold: int | None = None
         self._target: int | None = None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._listen, name="stopping", daemon=True)
+        threading.Thread(target=self._listen, name="stopping", daemon=True).start()
 
     def reached(self, clock: int) -> bool:
-        """Whether this is the target; at its hold a worker waits until the target is known."""
         with self._holding:
             hold = self._hold
         if hold is None and not self._agreed:
@@ -93,25 +83,14 @@ class StopAtStep(StopByVote):
             while not self._store.check([_REQUESTED]):
                 if self._requested():
                     self._store.set(_REQUESTED, "")
-                elif self._over.wait(_POLL):
-                    return
+                else:
+                    time.sleep(_POLL)
             with self._holding:  # the worker cannot pass the hold meanwhile, nor read before it is posted
                 self._hold = self._me.clock + 1
                 self._store.set(_hold(self._me.rank), str(self._hold))
-        except (
-            RuntimeError
-        ):  # the store is gone, and with it the process that keeps it: the worker notices too
+        except RuntimeError:  # the store is closed at the end, or lost: then the worker notices too
             return
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(_POLL)
 
 
 def _hold(rank: int) -> str:
-    """The store's key of the step before which a worker holds."""
     return f"stop/hold-{rank}"
