@@ -111,7 +111,6 @@ def _answer(summary: Summary, workers: list[WorkerSteps]) -> str:
 
 
 def _step_table(workers: list[WorkerSteps], blocks: bool) -> list[str]:
-    """The typical step in parts that add up; the mean one, the fastest and the slowest worker where they differ."""
     typical, mean = (_mean([getattr(worker, which) for worker in workers]) for which in ("typical", "mean"))
     # Decimals that give a step of any length three to five figures.
     limits = ((4, 1e-4), (3, 1e-3), (2, 0.1), (1, 1.0))
@@ -157,13 +156,11 @@ def _step_line(name: str, cells: list[str], picture: str) -> str:
 
 
 def _column(parts: Sequence[float], digits: int, unit: str = "") -> list[str]:
-    """The parts and their sum, rounded so that they add up."""
     rounded = rounded_to_add_up(parts, digits)
     return [f"{value:.{digits}f}{unit}" for value in [*rounded, sum(rounded)]]
 
 
 def _amounts(summary: Summary, workers: list[WorkerSteps]) -> list[str]:
-    """Work, where a worker's whole time went, traffic, CPU and memory: a line each where there is something to say."""
     rate = sum(worker.rate for worker in workers)
     lines = [f"{_work(summary)}, {rate:,.0f} samples/s", *_first(workers), *_whole_time(_present(summary))]
     sent = sum(worker.totals.step_sent for worker in workers) / sum(worker.totals.steps for worker in workers)
@@ -205,7 +202,6 @@ def _first(workers: list[WorkerSteps]) -> list[str]:
 
 
 def _whole_time(present: list[Totals]) -> list[str]:
-    """All of a worker's time, in the mean of those that took part: it adds up."""
     steps = sum(one.in_steps.total + one.in_warm_up.total for one in present)
     whole = steps + sum(sum(one.outside.values()) for one in present)
     if whole <= steps:
@@ -221,7 +217,6 @@ def _whole_time(present: list[Totals]) -> list[str]:
 
 
 def _staleness(servers: Sequence[ServerTotals], blocks: bool) -> list[str]:
-    """The answer in a sentence; the histogram where some gradients were staler than others."""
     counts = servers[0].staleness
     gradients = sum(counts.values())
     if not gradients:
@@ -261,7 +256,6 @@ def histogram(counts: Mapping[int, int]) -> dict[str, int]:
 
 
 def _quantile(counts: Mapping[int, int], share: float) -> int:
-    """The least staleness that so large a share of the gradients does not exceed."""
     below, wanted = 0, share * sum(counts.values())
     for staleness in sorted(counts):
         below += counts[staleness]
@@ -271,7 +265,6 @@ def _quantile(counts: Mapping[int, int], share: float) -> int:
 
 
 def _waiting(totals: Sequence[Totals]) -> list[str]:
-    """Which worker waited longest for others, and a row a worker; a sentence where all are alike."""
     trained = {f"rank {rank}": one for rank, one in enumerate(totals) if one.steps}
     waited = {name: one.seconds["wait"] / (sum(one.seconds.values()) or 1.0) for name, one in trained.items()}
     if len(trained) < 2 or max(waited.values()) < 0.005:
@@ -295,7 +288,6 @@ def _server_line(name: str, *cells: str) -> str:
 
 
 def _served(servers: Sequence[ServerTotals]) -> list[str]:
-    """Updates and gradients, the queue, what was refused, and changes of the membership."""
     first = servers[0]
     updates = [server.updates for server in servers]
     several = " a server" if len(set(updates)) > 1 else ""

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -32,6 +33,7 @@ class Setting:
     help: str
 
 
+@cache
 def describe(path: str) -> tuple[str, list[Setting]]:
     """The first line of a shipped class's docstring, and its settings: read from its source, to import no torch."""
     line = ""
