@@ -68,6 +68,12 @@ def users_line(error: BaseException) -> str:
     return f"{Path(found[-1][0]).name}:{found[-1][1]} in {found[-1][2]}" if found else ""
 
 
+def raised(error: BaseException) -> str:
+    """An exception in one line, with the user's line that raised it."""
+    line = "" if isinstance(error, SyntaxError) else users_line(error)
+    return f"{describe(error)} ({line})" if line else describe(error)
+
+
 def _is_from_loader(error: BaseException) -> bool:
     """Whether torch's loader has raised it anew, with the traceback of one of its processes as the message."""
     return bool(re.match(r"Caught \S+ in DataLoader worker process \d+\.\nOriginal Traceback", str(error)))

@@ -1,8 +1,10 @@
 """``paceline explain`` as it is typed."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +86,15 @@ def test_json_is_one_document_with_the_whole_story(capsys):
     }
     assert told["result"] == [3, 2]
     assert told["agreed"] is True
+
+
+def test_a_schedule_of_ones_own_is_explained_by_import_path(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "collectives.md").read_text()
+    (source,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "def line" in block]
+    Path("my_schedules.py").write_text(source)
+    assert main(["explain", "my_schedules.py:line", "--workers", "3"]) == 0
+    assert "A line: sums run to the last rank" in capsys.readouterr().out
 
 
 def test_the_page_is_one_file_that_loads_nothing(tmp_path, monkeypatch, capsys):

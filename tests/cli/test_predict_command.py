@@ -164,7 +164,7 @@ def test_paleo_prints_its_own_table(capsys):
         ("mlp --device a100 --strategy ps --collective ring", "collective ring does not go with strategy ps"),
         ("mlp --device a100 --network 25gb", "write '25 Gbit/s' or '25 GB/s'"),
         ("mlp --device a100 --network -1Gbit/s", "more than zero"),
-        ("mlp --device a100 --threads 4", "which is no CPU"),
+        ("mlp --device a100 --threads 4", "it is no CPU"),
         ("mlp --device a100 --backend gloo", "backend gloo is for a measured machine"),
         ("mlp --device a100 --samples 60000", "samples 60000 needs epochs"),
         ("--times nowhere", "nowhere"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from collective_prices import uniform_cluster
 from paceline.clusters.cluster import Link
 from paceline.collectives import SCHEDULES, build_schedule, find_schedule
-from paceline.costs.bandwidth import bandwidth_use, busbw, lower_bound_bytes
+from paceline.collectives.traffic import bandwidth_use, busbw, lower_bound_bytes
 from paceline.costs.collectives import AllReduceCosts
 from paceline.costs.schedules import ScheduleTimer
 from paceline.costs.topology import Topology

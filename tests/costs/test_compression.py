@@ -8,7 +8,7 @@ from paceline import specs
 from paceline.clusters.cluster import Link
 from paceline.codecs import CODECS, build_codec
 from paceline.costs.collectives import AllReduceCosts
-from paceline.costs.compression import Compression, compression_of
+from paceline.costs.device import Compression, compression_of
 from paceline.costs.topology import Topology
 
 SHAPES = ((512, 256), (512,), (1000, 512), (1000,))

@@ -10,7 +10,7 @@ from test_closed_path import assert_equal
 from paceline.clusters.cluster import Link
 from paceline.codecs import CODECS, build_codec
 from paceline.collectives import SCHEDULES
-from paceline.costs.compression import Compression, compression_of
+from paceline.costs.device import Compression, compression_of
 from paceline.studies.predict.approximation import approximate_bounded
 from paceline.studies.predict.simulation import by_events, by_groups
 from paceline.studies.predict.step import find_bounds, predict_step

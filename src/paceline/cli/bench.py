@@ -21,10 +21,7 @@ Whole = Parameter(converter=whole)
 app = App(
     name="bench",
     help="Measure how fast things are here, beside what was predicted.",
-    help_flags=["--help", "-h"],
     version_flags=[],
-    help_format="plaintext",
-    result_action="return_value",
 )
 
 

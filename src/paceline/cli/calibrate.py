@@ -51,10 +51,7 @@ Json = Annotated[
 app = App(
     name="calibrate",
     help="Measure this machine, so that predictions know it: 'paceline predict MODEL --profile FILE'.",
-    help_flags=["--help", "-h"],
     version_flags=[],
-    help_format="plaintext",
-    result_action="return_value",
 )
 
 

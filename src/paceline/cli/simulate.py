@@ -230,7 +230,6 @@ def _recording(
 
 
 def _repeat(run: Path, given: list[str], keep: KeepOptions) -> int:
-    """Repeat a run and say whether it ends with the same parameters; 3 where it does not."""
     import torch
 
     from paceline.runtimes.prepare import prepare

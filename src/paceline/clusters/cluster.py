@@ -205,10 +205,17 @@ class Cluster:
 
     @classmethod
     def of(cls, hosts: Iterable[Host], **settings: Any) -> Self:
-        return cls(groups=_grouped(hosts), **settings)
+        return cls(groups=_grouped(hosts), **settings).check_names()
 
     def with_hosts(self, hosts: Iterable[Host]) -> Self:
-        return replace(self, groups=_grouped(hosts))
+        return replace(self, groups=_grouped(hosts)).check_names()
+
+    def check_names(self) -> Self:
+        names = Counter(group.name(index) for group in self.groups for index in range(group.count))
+        ((name, many),) = names.most_common(1)
+        if many > 1:
+            raise UsageError(f"two hosts are called {name!r}; every host needs a name of its own")
+        return self
 
     def map_hosts(self, change: Callable[[Host], Host]) -> Self:
         return replace(self, groups=tuple(replace(group, host=change(group.host)) for group in self.groups))
@@ -300,14 +307,6 @@ class Cluster:
 
 
 def _grouped(hosts: Iterable[Host]) -> tuple[HostGroup, ...]:
+    """Equal neighbours in groups; every host keeps its name."""
     runs = [list(run) for _, run in groupby(hosts)]
-    check_names(host.name for run in runs for host in run)
     return tuple(HostGroup(run[0], len(run), tuple(host.name for host in run)) for run in runs)
-
-
-def check_names(names: Iterable[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise UsageError(f"two hosts are called {name!r}; every host needs a name of its own")
-        seen.add(name)

@@ -6,19 +6,9 @@ from math import inf
 from pathlib import Path
 
 from paceline.clusters.catalogue import DeviceSheet, all_devices, find_device, find_network, squash
-from paceline.clusters.cluster import (
-    MEMORY,
-    Backend,
-    Cluster,
-    Device,
-    Host,
-    HostGroup,
-    Link,
-    StepTimes,
-    check_names,
-)
+from paceline.clusters.cluster import MEMORY, Backend, Cluster, Device, Host, HostGroup, Link, StepTimes
 from paceline.clusters.toml_reader import Reader, read_toml
-from paceline.errors import UsageError, unknown
+from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown
 
 DEFAULT_LINK = Link(bandwidth=1e9 / 8, latency=50e-6)
@@ -28,14 +18,6 @@ NEAR = 0.86
 
 _STEP = ("data", "forward", "backward", "apply")
 _BESIDE = ("evaluate", "checkpoint", "serve", "aggregate")
-_INLINE = {
-    "": (
-        *("hosts", "workers", "speed", "device", "network", "bandwidth", "latency", "servers", "reduce"),
-        *("start", "steps", "dies", "contention", "backend", "memory"),
-    ),
-    "inside-": ("network", "bandwidth", "latency"),
-    "times": (*_STEP, *_BESIDE, "jitter"),
-}
 
 
 def read_cluster(text: str) -> Cluster:
@@ -60,12 +42,10 @@ def cluster_of(reader: Reader, name: str) -> Cluster:
 
 
 def _read_inline(text: str) -> Cluster:
-    tables: dict[str, dict[str, str]] = {table: {} for table in _INLINE}
-    where = {
-        f"{table}{key}" if table == "inside-" else key: (table, key)
-        for table, keys in _INLINE.items()
-        for key in keys
-    }
+    """The tables of a file, all in one line; ``hosts`` says for how many hosts it stands."""
+    host: dict[str, str] = {}
+    inside: dict[str, str] = {}
+    times: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         setting, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals:
@@ -73,13 +53,11 @@ def _read_inline(text: str) -> Cluster:
                 f"cluster: {part!r} is not a setting: write key=value,key=value, for example "
                 f"'hosts=4,workers=2,bandwidth=1 Gbit/s', or the path of a .toml file"
             )
-        if setting not in where:
-            raise unknown("setting of a cluster", setting, where)
-        table, key = where[setting]
-        if key in tables[table]:
+        key = setting.removeprefix("inside-")
+        table = inside if key != setting else times if key in (*_STEP, *_BESIDE, "jitter") else host
+        if key in table:
             raise UsageError(f"cluster: {setting!r} is set twice; set it once")
-        tables[table][key] = value
-    host, inside, times = tables.values()
+        table[key] = value
     readers = Reader("cluster", "inside-", inside), Reader("cluster", "", times)
     return _build("cluster", *readers, [Reader("cluster", "", host)], "hosts")
 
@@ -96,8 +74,7 @@ def _build(
     stated = _read_times(times)
     groups = tuple(_read_group(reader, inside, count) for reader in hosts)
     try:
-        check_names(group.name(index) for group in groups for index in range(group.count))
-        return Cluster(groups=groups, times=stated, name=name, contention=contention)
+        return Cluster(groups=groups, times=stated, name=name, contention=contention).check_names()
     except UsageError as error:
         raise UsageError(f"{inside.where}: {error}") from error
 

@@ -129,9 +129,8 @@ class TorchTransport:
 class Execution:
     """A plan on a flat tensor, once; the operation's ``finish`` is left to the caller.
 
-    Receives are posted before anything is sent, and those of the next round before this one is over, wherever their
-    place is free: messages need not wait for the receiver. They are combined in the order of the schedule, so that
-    a sum does not depend on which message was quicker.
+    Receives are posted a round ahead wherever their place is free: messages need not wait for the receiver. They are
+    combined in the order of the schedule, so that a sum does not depend on which message was quicker.
     """
 
     def __init__(self, plan: RankPlan, tensor: Tensor, scratch: Tensor, transport: TorchTransport) -> None:
@@ -186,10 +185,7 @@ class Execution:
 
 
 class Reducer:
-    """All-reduces by one schedule, as one rank takes part in them; plans and scratch space are kept for the next.
-
-    All ranks call with the same lengths, types and operations in the same order: nothing is checked here.
-    """
+    """All-reduces by one schedule, as one rank takes part in them: nothing is compared among ranks."""
 
     def __init__(self, schedule: Schedule, rank: int, transport: TorchTransport) -> None:
         if not 0 <= rank < schedule.workers:

@@ -8,8 +8,7 @@ import numpy as np
 from paceline.collectives.schedule import Schedule, chunk_bounds
 
 LARGEST_SWAP = 2**20
-"""Bytes up to which a pair swaps. It sends what a ring would send, in one message instead of two after each other;
-beyond, a ring's smaller pieces pay, because they are added while others travel (``benchmarks/pair.py``)."""
+"""Bytes up to which a pair swaps: beyond, a ring's smaller pieces are added while others travel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +21,7 @@ class Bucket:
 
 
 def plan_buckets(sizes: Sequence[int], element: int, first: int, later: int) -> list[Bucket]:
-    """Cut parameters of ``sizes`` elements into buckets, last parameter first, as backward produces gradients.
-
-    The first bucket holds at least ``first`` bytes and each later one ``later``; a parameter is never split.
-    """
+    """Cut parameters into buckets of at least ``first`` and then ``later`` bytes, last parameter first, none split."""
     buckets: list[Bucket] = []
     stop = sum(sizes)
     start, high = stop, len(sizes)
@@ -48,10 +44,7 @@ def ring_bytes(size: int, workers: int) -> int:
 
 
 def broadcast_bytes(size: int, workers: int, rank: int, root: int = 0) -> tuple[int, int]:
-    """Bytes that a worker (sends, receives) in a broadcast of ``size`` bytes along a binomial tree.
-
-    Counted from the root, worker r has the children r + 1, r + 2, r + 4, ... up to its own lowest set bit.
-    """
+    """Bytes that a worker (sends, receives) in a broadcast of ``size`` bytes along a binomial tree."""
     place = (rank - root) % workers
     children, reach = 0, 1
     while place + reach < workers and not place & reach:
@@ -63,10 +56,7 @@ def broadcast_bytes(size: int, workers: int, rank: int, root: int = 0) -> tuple[
 def traffic_of_all(
     schedule: Schedule, size: int, element: int = 4, segments: int = 1
 ) -> list[tuple[int, int]]:
-    """Bytes that each rank (sends, receives) when a tensor of ``size`` bytes travels in so many segments.
-
-    Like rounds are counted at once: a message of k rounds carries the k chunks up to its own, counted round.
-    """
+    """Bytes that each rank (sends, receives) when a tensor of ``size`` bytes travels in so many segments."""
     chunks = schedule.chunks
     cuts = chunk_bounds(size // element, chunks * segments)
     starts = np.arange(0, chunks * segments, chunks)
@@ -79,3 +69,26 @@ def traffic_of_all(
         np.add.at(sent, turn.sources, lengths)
         np.add.at(received, turn.targets, lengths)
     return list(zip(sent.tolist(), received.tolist(), strict=True))
+
+
+def lower_bound_bytes(items: int, item_size: int, workers: int) -> int:
+    """Bytes that some worker must send in any all-reduce of ``items`` items: ceil(2 (n - 1)/n X) b.
+
+    n - 1 contributions to each item must leave the workers that made them, and n - 1 copies of each result must reach
+    the workers that did not: 2 (n - 1) X items in all, so one of n workers sends 2 (n - 1)/n X of them or more.
+    """
+    return -(-2 * (workers - 1) * items // workers) * item_size
+
+
+def bandwidth_use(items: int, item_size: int, workers: int, seconds: float) -> float:
+    return lower_bound_bytes(items, item_size, workers) / seconds
+
+
+def ring_crossings(workers: int) -> float:
+    """How many times a tensor crosses each link of a ring, the least that an all-reduce takes: 2 (n - 1)/n."""
+    return 2 * (workers - 1) / workers
+
+
+def busbw(size: float, seconds: float, workers: int) -> float:
+    """Bytes a second as the busiest link sees them, as nccl-tests defines them: comparable between any n."""
+    return size / seconds * ring_crossings(workers)

@@ -11,7 +11,7 @@ from typing import Self
 
 from paceline.collectives import NATIVE, algorithms, build_schedule, check_collective, find_schedule
 from paceline.collectives.traffic import ring_bytes, swaps, traffic_of_all
-from paceline.costs.compression import UNCOMPRESSED, Compression
+from paceline.costs.device import UNCOMPRESSED, Compression
 from paceline.costs.schedules import EXACT, HostRows, ScheduleTimer, schedule_seconds, timer_for
 from paceline.costs.topology import Topology
 

@@ -16,19 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.clusters.profile import AGAIN, NotNegative, Positive
-from paceline.costs.trace.operator import (
-    PHASES,
-    Attention,
-    Convolution,
-    Kind,
-    Norm,
-    Operator,
-    Phase,
-    Product,
-    Recurrence,
-    Window,
-    kind_of,
-)
+from paceline.costs.trace import operator as ops
+from paceline.costs.trace.operator import PHASES, Convolution, Kind, Operator, Phase, kind_of
 from paceline.costs.trace.trace import Trace
 from paceline.errors import UsageError
 
@@ -71,17 +60,17 @@ def features(operator: Operator, moved: float) -> list[float]:
     match operator.shape:
         case Convolution() as shape:
             sizes, flags = _convolution(shape)
-        case Product() as shape:
+        case ops.Product() as shape:
             sizes = [shape.batch, shape.m, shape.n, shape.k]
-        case Window() as shape:
+        case ops.Window() as shape:
             sizes = [shape.batch * shape.channels, prod(shape.out), prod(shape.size), prod(shape.kernel)]
-        case Attention() as shape:
+        case ops.Attention() as shape:
             sizes = [shape.batch * shape.heads, shape.queries, shape.keys, shape.width]
             flags = [2.0 * shape.causal]
-        case Norm() as shape:
+        case ops.Norm() as shape:
             sizes = [operator.elements, shape.places, shape.channels, shape.groups]
             flags = [4.0 * operator.scattered]
-        case Recurrence() as shape:
+        case ops.Recurrence() as shape:
             sizes = [shape.batch, shape.length, shape.inputs, shape.hidden]
         case _:
             own, elements = operator.read + operator.written, max(operator.elements, 1)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from paceline import specs
-from paceline.errors import UsageError
+from paceline.errors import UsageError, raised
 from paceline.jobs import DATA, MODELS, OPTIMIZERS, SCHEDULES
 from paceline.jobs.batches import Batch, check_loss, describe
 from paceline.jobs.data import as_data
@@ -19,7 +19,7 @@ from paceline.jobs.datasets import DataSource, Images
 from paceline.jobs.inputs import ImageInput, check_classes, choices, noise
 from paceline.jobs.job import Job, Traceable
 from paceline.jobs.spec import JobSpec
-from paceline.specs.source import CRASHES, raised
+from paceline.specs.source import CRASHES
 
 
 def build_job(spec: JobSpec) -> Job:

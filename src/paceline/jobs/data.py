@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
-from paceline.errors import UsageError
+from paceline.errors import UsageError, raised
 from paceline.jobs.batches import Batch
 from paceline.jobs.job import Data
-from paceline.specs.source import raised
 
 Collate = Callable[[list[Any]], Batch]
 

@@ -3,22 +3,14 @@
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from paceline.records.files import (
-    DamagedFile,
-    from_document,
-    leftovers,
-    listing,
-    read_sealed,
-    sync_folder,
-    write_sealed,
-)
+from paceline.records.files import DamagedFile, from_document, listing, read_sealed, sync_folder, write_sealed
 from paceline.records.folder import RunFolder
 from paceline.records.tensors import (
     FileIdentity,
     Role,
     RunIdentity,
-    Tree,
     check_tensors,
     read_tensors,
     write_tensors,
@@ -33,7 +25,7 @@ class Checkpoints:
         self.folder, self.keep, self._identity = folder, keep, identity
         self.role: Role = role
 
-    def save(self, step: int, rank: int, tree: Tree) -> Path:
+    def save(self, step: int, rank: int, tree: Any) -> Path:
         """Write a worker's part of the checkpoint of a step; it is on the disk when this returns."""
         path, identity = self._file(step, rank)
         # No parents: a run folder that was deleted stays deleted.
@@ -48,7 +40,7 @@ class Checkpoints:
         sync_folder(self.folder.checkpoints)
         return path
 
-    def load(self, step: int, rank: int) -> Tree:
+    def load(self, step: int, rank: int) -> Any:
         return read_tensors(*self._file(step, rank))
 
     def is_whole(self, step: int, rank: int) -> bool:
@@ -102,7 +94,7 @@ class Checkpoints:
     def _keep_last(self, rank: int, count: int) -> None:
         """Remove what crashes of this worker have left, too, and empty folders."""
         for folder in self._step_folders().values():
-            for file in leftovers(folder, self._file(0, rank)[0].name):
+            for file in listing(folder, f".{self._file(0, rank)[0].name}.*.tmp"):
                 file.unlink(missing_ok=True)
         for step in self._saved(rank)[count:]:
             _remove(self._file(step, rank)[0])

@@ -26,7 +26,7 @@ class DamagedFile(Exception):
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Write a file that replaces ``path`` when the block ends; an error leaves ``path`` as it was.
 
-    When the block has ended, the file survives a loss of power. A crash may leave what ``leftovers`` finds.
+    When the block has ended, the file survives a loss of power. A crash may leave ``.<name>.*.tmp``.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -39,10 +39,6 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
-
-
-def leftovers(folder: Path, name: str) -> list[Path]:
-    return listing(folder, f".{name}.*.tmp")
 
 
 def listing(folder: Path, pattern: str) -> list[Path]:

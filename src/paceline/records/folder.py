@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import json
 import os
 import platform
 import re
@@ -186,8 +185,6 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)
 _LOCK_TIMEOUT, _LOCK_INTERVAL = 1.0, 0.05
 """Seconds to wait for the last process of a run that has just ended, and between two attempts."""
 
-_LONGEST_COMMAND = 300
-
 
 class RunLock:
     """A share in the lock of one node; a context that gives it back.
@@ -255,7 +252,7 @@ class RunLock:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     self.close()
-                    used = f"{self._folder.path} is in use: {_holder(self._path)}"
+                    used = f"{self._folder.path} is in use: {self._holder()}"
                     raise UsageError(f"{used}; wait until that run has ended, or stop it") from None
             except OSError as error:
                 if error.errno in _NO_LOCKS:
@@ -265,23 +262,13 @@ class RunLock:
             time.sleep(_LOCK_INTERVAL)
 
     def _sign(self) -> None:
-        who = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
-            "command": shlex.join(["paceline", *sys.argv[1:]])[:_LONGEST_COMMAND],
-        }
-        with suppress(OSError):
+        since = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        who = f"process {os.getpid()} on {socket.gethostname()} has held it since {since}"
+        with suppress(OSError):  # a full disk
             os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, json.dumps(who).encode(), 0)
+            os.pwrite(self._descriptor, f"{who} ({shlex.join(['paceline', *sys.argv[1:]])})".encode(), 0)
 
-
-def _holder(path: Path) -> str:
-    try:
-        who = json.loads(path.read_bytes()[:4096])
-        pid, host, since, command = (
-            printable(str(who[key]), _LONGEST_COMMAND) for key in ("pid", "host", "since", "command")
-        )
-    except (OSError, ValueError, LookupError, TypeError):
+    def _holder(self) -> str:
+        with suppress(OSError):
+            return printable(self._path.read_text(errors="replace"), 400) or "another process holds its lock"
         return "another process holds its lock"
-    return f"process {pid} on {host} has held it since {since} ({command})"

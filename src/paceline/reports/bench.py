@@ -116,7 +116,6 @@ class Winner:
 
 
 def winners(cells: Sequence[request.Cell]) -> list[Winner]:
-    """One a size, in the order of the cells; none where no result was right."""
     right = (cell for cell in cells if cell.right)
     return [_winner(list(some)) for _, some in groupby(right, key=attrgetter("size"))]
 

@@ -110,7 +110,6 @@ def _sentence(fits: Sequence[TableFit], model: str) -> str:
 
 
 def _merged(fits: Sequence[TableFit]) -> dict[str, TableFit]:
-    """A column a fit; those that predict the same, as a tree and a butterfly do, share one."""
     columns: dict[tuple[str, ...], list[TableFit]] = {}
     for fit in fits:
         columns.setdefault(tuple(f"{one.seconds:.6g}" for one in fit.points), []).append(fit)

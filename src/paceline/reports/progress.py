@@ -35,7 +35,6 @@ class Screen:
         self.begin()
 
     def begin(self) -> None:
-        """What takes time begins now."""
         self.begun = time.monotonic()
         self.due = self.begun + self._every
 
@@ -44,7 +43,6 @@ class Screen:
         return BAR_EVERY if self.bar else LINE_EVERY
 
     def show(self, done: float, words: str) -> None:
-        """The share that is done, and the rest in words."""
         if self.bar is None:
             self.note(f"{100 * done:.0f} %  {words}")
         else:
@@ -165,7 +163,6 @@ class ConsoleObserver(ProgressObserver):
         self.screen.print("\n".join(header(run)))
 
     def evaluated(self, row: MetricsRow) -> None:
-        """Right-aligned cells below their titles, each column at least as wide as a loss."""
         scores = row.scores
         cells = {
             "epoch": f"{row.epoch:.6g}" if round(row.epoch, 2) == row.epoch else f"{row.epoch:.2f}",
@@ -234,7 +231,6 @@ _TRANSPORTS = {"shm": "shared memory"}
 
 
 def header(run: Started) -> list[str]:
-    """What runs, in a line; then where it goes on, and where it is recorded."""
     size = f"{run.parameters:,} parameters"
     backend, by, schedule = run.transport.partition(", by ")
     way = f" over {_TRANSPORTS.get(backend, backend)}{by}{schedule}" if run.transport else ""

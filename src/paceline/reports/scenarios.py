@@ -13,27 +13,22 @@ from paceline.reports.explain.render import document as explain_document
 from paceline.reports.explain.render import explanation_lines
 from paceline.reports.text import counted, percent
 from paceline.reports.timeline import distance_to_sequential, sequential_updates, timeline_text
-from paceline.studies.scenarios.questions import LeastTraffic, Peak, Scaling
+from paceline.studies.scenarios.questions import Answer
 from paceline.units import show_rate
 
 if TYPE_CHECKING:  # they import torch, which formulas do not need
     from paceline.studies.predict import Prediction
-    from paceline.studies.scenarios.run import Crossover, Rounds, RunAnswer
+    from paceline.studies.scenarios.run import Rounds, RunAnswer
 
 FEW = 3
-"""Kinds of rounds that a sentence can hold."""
 FEW_WORKERS = 6
 """Workers whose every message can be listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RenderedAnswer:
-    """One answer in words and as a document."""
-
     answer: str
-    """One or two sentences."""
     lines: Sequence[str]
-    """The table or timeline behind it."""
     document: dict[str, Any]
 
 
@@ -46,7 +41,6 @@ def exact_seconds(seconds: float) -> str:
 
 
 def trimmed(value: float) -> str:
-    """At most three decimals, without trailing zeros."""
     text = f"{value:,.3f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
 
@@ -73,59 +67,54 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def render_crossover(answer: "Crossover") -> RenderedAnswer:
-    tried = {one.workers: one for one in answer.tried}
-    found = tried[answer.workers or answer.most]
-    times = f"{exact_seconds(found.rest)} a round against {exact_seconds(found.compute)}"
-    if answer.workers is None:
+def render_crossover(answer: Answer) -> RenderedAnswer:
+    tried = {one["workers"]: one for one in answer["tried"]}
+    workers, most = answer["workers"], answer["most"]
+    found = tried[workers or most]
+    times = f"{exact_seconds(found['rest'])} a round against {exact_seconds(found['compute'])}"
+    words = f"Up to {most:,} workers, communication and aggregation take less than computing: {times}."
+    if workers:
+        if before := tried.get(workers - 1):
+            times += f"; with {workers - 1:,} it is {exact_seconds(before['rest'])}"
         words = (
-            f"Up to {answer.most:,} workers, communication and aggregation take less than computing: {times}."
-        )
-    else:
-        before = tried.get(answer.workers - 1)
-        fewer = f"; with {before.workers:,} it is {exact_seconds(before.rest)}" if before else ""
-        words = (
-            f"From {answer.workers:,} workers on, communication and aggregation take longer than computing: "
-            f"{times}{fewer}."
+            f"From {workers:,} workers on, communication and aggregation take longer than computing: {times}."
         )
     rows = [
-        [f"{one.workers:,}", trimmed(one.compute), trimmed(one.rest), trimmed(one.compute + one.rest)]
-        for one in answer.tried
+        [f"{one['workers']:,}", *map(trimmed, (one["compute"], one["rest"], one["compute"] + one["rest"]))]
+        for one in answer["tried"]
     ]
     lines = table(["workers", "computing s", "all else s", "a round s"], rows)
-    return RenderedAnswer(answer=words, lines=lines, document=asdict(answer))
+    return RenderedAnswer(answer=words, lines=lines, document=answer)
 
 
-def render_least_traffic(answer: LeastTraffic) -> RenderedAnswer:
-    n, items = answer.processes, answer.items
+def render_least_traffic(answer: Answer) -> RenderedAnswer:
+    items, size, n, bound, seconds, use, link = answer.values()
     words = (
-        f"In any all-reduce of {items:,} items of {answer.item_size} B among {n} processes, some process must send at "
-        f"least {answer.bound:,} B."
+        f"In any all-reduce of {items:,} items of {size} B among {n} processes, some process must send at "
+        f"least {bound:,} B."
     )
-    lines = [f"ceil(2 x {n - 1}/{n} x {items:,}) items x {answer.item_size} B = {answer.bound:,} B"]
-    if answer.use is not None and answer.seconds is not None:
-        words += f" Done in {exact_seconds(answer.seconds)}, that uses {show_rate(answer.use)}"
-        words += f", {percent(round(answer.use / answer.link, 3))} of the link." if answer.link else "."
-        lines.append(f"{answer.bound:,} B / {exact_seconds(answer.seconds)} = {answer.use:,.0f} B/s")
-    elif answer.link is not None:
-        least = exact_seconds(answer.bound / answer.link)
-        words += f" Over {show_rate(answer.link)} it takes at least {least}."
-        lines.append(f"{answer.bound:,} B / {answer.link:,.0f} B/s = {least}")
-    return RenderedAnswer(answer=words, lines=lines, document=asdict(answer))
+    lines = [f"ceil(2 x {n - 1}/{n} x {items:,}) items x {size} B = {bound:,} B"]
+    if seconds:
+        words += f" Done in {exact_seconds(seconds)}, that uses {show_rate(use)}"
+        words += f", {percent(round(use / link, 3))} of the link." if link else "."
+        lines.append(f"{bound:,} B / {exact_seconds(seconds)} = {use:,.0f} B/s")
+    elif link:
+        least = exact_seconds(bound / link)
+        words += f" Over {show_rate(link)} it takes at least {least}."
+        lines.append(f"{bound:,} B / {link:,.0f} B/s = {least}")
+    return RenderedAnswer(answer=words, lines=lines, document=answer)
 
 
-def render_peak(answer: Peak) -> RenderedAnswer:
-    models = answer.models
-    rates = [f"{one.rate:,.0f} images/s with {one.model} ({1e3 * one.seconds:.2g} ms)" for one in models]
-    words = (
-        f"At its peak of {answer.flops / 1e12:.4g} TFLOP/s, {answer.device} could do about {listed(rates)}."
-    )
-    rows = [
-        [one.model, f"{one.operations / 1e6:,.0f}", f"{1e3 * one.seconds:.2f}", f"{one.rate:,.0f}"]
-        for one in models
-    ]
+def render_peak(answer: Answer) -> RenderedAnswer:
+    rates, rows = [], []
+    for one in answer["models"]:
+        name, rate, milliseconds = one["model"], f"{one['rate']:,.0f}", 1e3 * one["seconds"]
+        rates.append(f"{rate} images/s with {name} ({milliseconds:.2g} ms)")
+        rows.append([name, f"{one['operations'] / 1e6:,.0f}", f"{milliseconds:.2f}", rate])
+    peak = f"{answer['flops'] / 1e12:.4g} TFLOP/s"
+    words = f"At its peak of {peak}, {answer['device']} could do about {listed(rates)}."
     lines = table(["model", "M operations an image", "ms an image", "images/s"], rows)
-    return RenderedAnswer(answer=words, lines=lines, document=asdict(answer))
+    return RenderedAnswer(answer=words, lines=lines, document=answer)
 
 
 SCALING_TITLES = (
@@ -134,50 +123,50 @@ SCALING_TITLES = (
 )
 
 
-def render_scaling(answer: Scaling) -> RenderedAnswer:
+def render_scaling(answer: Answer) -> RenderedAnswer:
     rows = [
         [
-            f"{point.workers}",
-            f"{point.batch:,}",
-            f"{point.seconds:.2f}",
-            f"{point.compute:.2f}",
-            "-" if point.workers == 1 else f"{point.communicate:.2f}",
-            f"{1e3 * point.seconds / point.steps:.1f}",
-            three(point.speed_up),
-            f"{100 * point.speed_up / point.workers:.0f} %",
-            "-" if point.use is None else show_rate(point.use),
+            f"{point['workers']}",
+            f"{point['batch']:,}",
+            f"{point['seconds']:.2f}",
+            f"{point['compute']:.2f}",
+            "-" if point["workers"] == 1 else f"{point['communicate']:.2f}",
+            f"{1e3 * point['seconds'] / point['steps']:.1f}",
+            three(point["speed_up"]),
+            f"{100 * point['speed_up'] / point['workers']:.0f} %",
+            "-" if point["use"] is None else show_rate(point["use"]),
         ]
-        for point in answer.points
+        for point in answer["points"]
     ]
     lines = [
         *table(SCALING_TITLES, rows),
         "",
         "compute is one worker's epoch over the workers, communicate is the rest; bandwidth use is the least that an "
-        f"all-reduce of {answer.parameters:,} parameters",
+        f"all-reduce of {answer['parameters']:,} parameters",
         "must send, over the rest",
     ]
-    return RenderedAnswer(answer=_scaling_sentence(answer), lines=lines, document=asdict(answer))
+    return RenderedAnswer(answer=_scaling_sentence(answer), lines=lines, document=answer)
 
 
-def _scaling_sentence(answer: Scaling) -> str:
-    together = sorted((point for point in answer.points if point.workers > 1), key=lambda one: one.speed_up)
+def _scaling_sentence(answer: Answer) -> str:
+    together = [point for point in answer["points"] if point["workers"] > 1]
     if not together:
-        return f"{answer.model} was measured with one worker only: there is nothing to compare."
-    worst, best, slower = together[0], together[-1], sum(point.speed_up < 1 for point in together)
+        return f"{answer['model']} was measured with one worker only: there is nothing to compare."
+    ordered = sorted(together, key=lambda point: point["speed_up"])
+    worst, best, slower = ordered[0], ordered[-1], sum(point["speed_up"] < 1 for point in together)
     compared = "no measured point is slower than one worker."
     if slower:
         compared = (
             f"{slower} of {len(together)} points are slower than one worker, "
-            f"the worst {worst.workers} at batch {worst.batch:,} ({three(worst.speed_up)})."
+            f"the worst {worst['workers']} at batch {worst['batch']:,} ({three(worst['speed_up'])})."
         )
     return (
-        f"{best.workers} workers are at best {three(best.speed_up)} times as fast as one, "
-        f"at batch {best.batch:,} a worker; {compared}"
+        f"{best['workers']} workers are at best {three(best['speed_up'])} times as fast as one, "
+        f"at batch {best['batch']:,} a worker; {compared}"
     )
 
 
-def render_explanation(request: Mapping[str, Any]) -> RenderedAnswer:
-    """Play what was asked for; the rounds in a sentence, then each of them."""
+def render_explanation(request: Answer) -> RenderedAnswer:
     story = explain(ExplainRequest(**request), DRAWN)
     phases = [
         sentences.count(len(list(steps)), f"{phase} round")
@@ -192,7 +181,6 @@ def render_explanation(request: Mapping[str, Any]) -> RenderedAnswer:
 
 
 def render_prediction(answer: "Prediction") -> RenderedAnswer:
-    """As 'paceline predict' shows it."""
     from paceline.reports.predict.text import text_lines
 
     lines = text_lines(answer)

@@ -56,7 +56,8 @@ def summary_text(summary: Summary, folder: str | None = None, blocks: bool = Tru
     Where steps are not ``timed``, as in a replay, nothing is said of where their time went.
     """
     workers = [WorkerSteps.of(rank, totals) for rank, totals in enumerate(summary.totals) if totals.steps]
-    lines = [_answer(summary, workers) + (f"; {folder}" if folder else "")]
+    simulated = "simulated: " if summary.runtime == "virtual" else ""
+    lines = [f"{simulated}{_answer(summary, workers)}{f'; {folder}' if folder else ''}"]
     if workers and timed:
         lines += ["", *_step_table(workers, blocks), *_amounts(summary, workers)]
     elif workers:
@@ -93,40 +94,41 @@ class WorkerSteps:
 
 
 def _answer(summary: Summary, workers: list[WorkerSteps]) -> str:
-    simulated = "simulated: " if summary.runtime == "virtual" else ""
     took, final = show_seconds(summary.seconds), summary.final
     if summary.ending in ("interrupted", "failed"):
-        return (
-            f"{simulated}{summary.ending} at step {summary.steps:,} (epoch {summary.epochs:.2f}) after {took}"
-        )
+        return f"{summary.ending} at step {summary.steps:,} (epoch {summary.epochs:.2f}) after {took}"
     if "accuracy" in final and summary.target_seconds is not None and summary.target is not None:
         when = f"{percent(summary.target)} after {show_seconds(summary.target_seconds)}"
-        return f"{simulated}reached {final['accuracy']:.4f} in {took} ({when})"
+        return f"reached {final['accuracy']:.4f} in {took} ({when})"
     if "accuracy" in final:
         missed = "" if summary.target is None else f" ({percent(summary.target)} not reached)"
-        return f"{simulated}ended at {final['accuracy']:.4f} after {took}{missed}"
+        return f"ended at {final['accuracy']:.4f} after {took}{missed}"
     for loss in ("test_loss", "train_loss"):
         if loss in final:
-            return f"{simulated}ended at a {loss.replace('_', ' ')} of {final[loss]:.4f} after {took}"
+            return f"ended at a {loss.replace('_', ' ')} of {final[loss]:.4f} after {took}"
     each = f", {show_seconds(_mean([one.typical for one in workers]).total)} a step" if workers else ""
-    return f"{simulated}{counted(summary.steps, 'step')} in {took}{each}"
+    return f"{counted(summary.steps, 'step')} in {took}{each}"
 
 
 def _step_table(workers: list[WorkerSteps], blocks: bool) -> list[str]:
-    """The typical step in parts that add up; the mean one, the fastest and the slowest worker where they differ."""
     typical, mean = (_mean([getattr(worker, which) for worker in workers]) for which in ("typical", "mean"))
     # Decimals that give a step of any length three to five figures.
     limits = ((4, 1e-4), (3, 1e-3), (2, 0.1), (1, 1.0))
     digits = next((digits for digits, limit in limits if typical.total < limit), 0)
-    columns = {"ms": _milliseconds(typical, digits), "%": _percents(typical)}
+
+    def milliseconds(step: StepBreakdown) -> list[str]:
+        return _column([1e3 * part for part in _parts(step)], digits)
+
+    shares = [part / typical.total if typical.total else 0.0 for part in _parts(typical)]
+    columns = {"ms": milliseconds(typical), "%": _column([100 * share for share in shares], 0, " %")}
     if mean.total > ATYPICAL * typical.total:
-        columns["mean ms"] = _milliseconds(mean, digits)
+        columns["mean ms"] = milliseconds(mean)
     fast, slow = (pick(workers, key=lambda worker: worker.typical.compute) for pick in (min, max))
     ratio = slow.typical.compute / fast.typical.compute if fast.typical.compute else 1.0
     for worker in (fast, slow) if ratio > UNEVEN else ():
-        columns[f"rank {worker.rank}"] = _milliseconds(worker.typical, digits)
+        columns[f"rank {worker.rank}"] = milliseconds(worker.typical)
     width = {2: 24, 3: 18, 4: 12}.get(len(columns), 6)
-    drawn = [bar(part / typical.total if typical.total else 0.0, width, blocks) for part in _parts(typical)]
+    drawn = [bar(share, width, blocks) for share in shares]
     if typical.hidden:
         place = list(PARTS).index("communicate")
         drawn[place] = f"{drawn[place]} ({1e3 * typical.hidden:.{digits}f} hidden)".lstrip()
@@ -153,18 +155,12 @@ def _step_line(name: str, cells: list[str], picture: str) -> str:
     return f"{name:<17}{numbers}  {picture}".rstrip()
 
 
-def _milliseconds(step: StepBreakdown, digits: int) -> list[str]:
-    rounded = rounded_to_add_up([1e3 * part for part in _parts(step)], digits)
-    return [f"{value:.{digits}f}" for value in [*rounded, sum(rounded)]]
-
-
-def _percents(step: StepBreakdown) -> list[str]:
-    shares = [100 * part / step.total if step.total else 0.0 for part in _parts(step)]
-    return [f"{share:.0f} %" for share in [*rounded_to_add_up(shares, 0), 100.0 if step.total else 0.0]]
+def _column(parts: Sequence[float], digits: int, unit: str = "") -> list[str]:
+    rounded = rounded_to_add_up(parts, digits)
+    return [f"{value:.{digits}f}{unit}" for value in [*rounded, sum(rounded)]]
 
 
 def _amounts(summary: Summary, workers: list[WorkerSteps]) -> list[str]:
-    """Work, where a worker's whole time went, traffic, CPU and memory: a line each where there is something to say."""
     rate = sum(worker.rate for worker in workers)
     lines = [f"{_work(summary)}, {rate:,.0f} samples/s", *_first(workers), *_whole_time(_present(summary))]
     sent = sum(worker.totals.step_sent for worker in workers) / sum(worker.totals.steps for worker in workers)
@@ -206,7 +202,6 @@ def _first(workers: list[WorkerSteps]) -> list[str]:
 
 
 def _whole_time(present: list[Totals]) -> list[str]:
-    """All of a worker's time, in the mean of those that took part: it adds up."""
     steps = sum(one.in_steps.total + one.in_warm_up.total for one in present)
     whole = steps + sum(sum(one.outside.values()) for one in present)
     if whole <= steps:
@@ -222,7 +217,6 @@ def _whole_time(present: list[Totals]) -> list[str]:
 
 
 def _staleness(servers: Sequence[ServerTotals], blocks: bool) -> list[str]:
-    """The answer in a sentence; the histogram where some gradients were staler than others."""
     counts = servers[0].staleness
     gradients = sum(counts.values())
     if not gradients:
@@ -262,7 +256,6 @@ def histogram(counts: Mapping[int, int]) -> dict[str, int]:
 
 
 def _quantile(counts: Mapping[int, int], share: float) -> int:
-    """The least staleness that so large a share of the gradients does not exceed."""
     below, wanted = 0, share * sum(counts.values())
     for staleness in sorted(counts):
         below += counts[staleness]
@@ -272,7 +265,6 @@ def _quantile(counts: Mapping[int, int], share: float) -> int:
 
 
 def _waiting(totals: Sequence[Totals]) -> list[str]:
-    """Which worker waited longest for others, and a row a worker; a sentence where all are alike."""
     trained = {f"rank {rank}": one for rank, one in enumerate(totals) if one.steps}
     waited = {name: one.seconds["wait"] / (sum(one.seconds.values()) or 1.0) for name, one in trained.items()}
     if len(trained) < 2 or max(waited.values()) < 0.005:
@@ -296,7 +288,6 @@ def _server_line(name: str, *cells: str) -> str:
 
 
 def _served(servers: Sequence[ServerTotals]) -> list[str]:
-    """Updates and gradients, the queue, what was refused, and changes of the membership."""
     first = servers[0]
     updates = [server.updates for server in servers]
     several = " a server" if len(set(updates)) > 1 else ""

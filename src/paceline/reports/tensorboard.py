@@ -27,7 +27,6 @@ class TensorBoardObserver(Observer):
     _loss = 0.0
 
     def __init__(self, every: float = 0.5) -> None:
-        """``every`` is the most seconds between two points of the training loss."""
         self._every = every
         self._lengths: list[float] = []
 
@@ -44,7 +43,6 @@ class TensorBoardObserver(Observer):
         self._writer.add_text("run", text, run.first_step)
 
     def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
-        """Count; at intervals write the mean loss since the last point, and the rate."""
         self._loss += loss
         self._samples += samples
         self._steps += 1

@@ -56,7 +56,6 @@ def figure(value: float) -> str:
 
 
 def time_left(seconds: float) -> str:
-    """A rough time: "8 s", "12 min", "3.1 h"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

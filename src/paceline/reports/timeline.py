@@ -11,7 +11,6 @@ MOST = 24
 
 
 def is_short(summary: Summary) -> bool:
-    """Whether a run is small enough to be shown update by update: one server, few updates."""
     return len(summary.servers) == 1 and 0 < summary.servers[0].updates <= MOST
 
 

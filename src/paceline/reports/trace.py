@@ -86,7 +86,6 @@ def _events(folder: RunFolder, most: int) -> Events:
 
 
 def _server(process: int, name: str, path: Path, most: int) -> Events:
-    """A server's updates and members, as instant events, and how its queue and its gradients' staleness went."""
     yield from _names(process, name, "updates", "workers")
     for entry in islice(read_server_log(path), most):
         if isinstance(entry, Updated):
@@ -102,7 +101,6 @@ def _server(process: int, name: str, path: Path, most: int) -> Events:
 
 
 def _losses(folder: RunFolder, rank: int, end: float) -> Events:
-    """One value an evaluation, at its end; nothing where a loss is no number."""
     for row in read_metrics(folder.metrics) if folder.metrics.exists() else ():
         for name, value in (("train loss", row.scores.train_loss), ("test loss", row.scores.test_loss)):
             if value is not None and isfinite(value) and row.seconds <= end:
@@ -129,7 +127,6 @@ def _system(folder: RunFolder, ranks: list[int], process: int, end: float) -> Ev
 
 
 def _names(process: int, name: str, *tracks: str) -> Events:
-    """Of a process and its tracks."""
     what = {"ph": "M", "pid": process}
     yield {**what, "name": "process_name", "tid": 0, "args": {"name": name}}
     for number, track in enumerate(tracks):

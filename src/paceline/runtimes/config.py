@@ -32,16 +32,12 @@ _NEW_RUN = "start a new run with 'paceline train'"
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Which node each worker and each server is on, by rank."""
-
     workers: tuple[int, ...]
     servers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """All that ``config.json`` says."""
-
     runtime: Literal["live", "virtual"]
     identity: RunIdentity
     settings: Settings
@@ -50,7 +46,6 @@ class Config:
     """What the run ran on, which does not decide the result."""
     placement: Placement
     code: dict[str, str]
-    """The files of a user's own code that the run imports, each with its SHA-256."""
     origin: str
     """The run folder and step that the first checkpoint was made from; empty for a run that began with step 1."""
 
@@ -90,7 +85,6 @@ def new_identity(settings: Settings, run: str | None = None) -> RunIdentity:
 
 
 def read_config(folder: RunFolder) -> Config:
-    """Read what an earlier run wrote, every field checked; a UsageError says why it cannot be read."""
     try:
         document = read_sealed(folder.config)
         schema = document.pop("schema", None)

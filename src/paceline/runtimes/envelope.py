@@ -8,8 +8,6 @@ from paceline.strategies.effects import Peer
 
 @dataclass(slots=True)
 class Envelope:
-    """A message with its sender and its times."""
-
     message: Any
     sender: Peer
     """Of rank -1 where a connection belongs to no worker."""

@@ -21,7 +21,6 @@ CONTROL = 16
 the weight and the vote to stop. Sixteen keep the vector behind them aligned to a cache line."""
 
 Zeros = Callable[[int, torch.dtype, torch.device], Tensor]
-"""Allocates a flat tensor of zeros: (length, dtype, device)."""
 
 
 def own_memory(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -30,8 +29,6 @@ def own_memory(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Flat:
-    """Parameters and gradients, each one tensor with a few control elements in front."""
-
     params_storage: Tensor
     grad_storage: Tensor
     parameters: tuple[nn.Parameter, ...]
@@ -132,7 +129,6 @@ class ScheduledOptimizer:
         self._step()
 
     def state(self) -> dict[int, Any]:
-        """What it keeps from step to step, by parameter; ``load`` is its inverse."""
         return self._optimizer.state_dict()["state"]  # type: ignore[no-any-return]
 
     def load(self, state: dict[Any, Any]) -> None:

@@ -15,8 +15,6 @@ from paceline.strategies.base import Strategy, SyncPoint
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """One run, ready to start in either runtime."""
-
     settings: Settings
     job: Job
     strategy: Strategy
@@ -51,8 +49,12 @@ def check_settings(settings: Settings) -> Strategy:
             f"a target accuracy of {settings.target_accuracy:g} and no evaluations contradict each other: "
             "without evaluations a target is never met; leave one of them out"
         )
-    check_servers(settings, strategy)
-    check_buffers(settings, strategy)
+    if settings.workers < strategy.least_workers:
+        raise UsageError(
+            f"strategy {settings.strategy!r} needs at least {strategy.least_workers} workers, and this run has "
+            f"{settings.workers}; use more workers or change its settings"
+        )
+    check_strategy(settings, strategy)
     return strategy
 
 
@@ -60,27 +62,24 @@ def server_count(settings: Settings, strategy: Strategy) -> int:
     return settings.servers if strategy.served else 0
 
 
-def check_servers(settings: Settings, strategy: Strategy) -> None:
+def check_strategy(settings: Settings, strategy: Strategy) -> None:
+    """Refuse settings that the strategy makes no use of, or that it cannot work with."""
+    name = f"strategy {settings.strategy!r}"
+    problem = ""
     if settings.servers > 1 and not strategy.served:
-        raise UsageError(
-            f"{settings.servers} servers have no place beside strategy {settings.strategy!r}, which keeps no "
-            "parameters on servers; leave them out, or choose ps, ssp or async"
+        problem = (
+            f"{settings.servers} servers have no place beside {name}, which keeps no parameters on servers; "
+            "leave them out, or choose ps, ssp or async"
         )
-    if settings.workers < strategy.least_workers:
-        raise UsageError(
-            f"strategy {settings.strategy!r} needs at least {strategy.least_workers} workers, and this run has "
-            f"{settings.workers}; use more workers or change its settings"
+    elif settings.collective != NATIVE and strategy.served:
+        problem = (
+            f"collective {settings.collective} has no place beside {name}, whose workers reduce nothing among "
+            "themselves; leave it out, or choose a strategy without servers"
         )
-    if settings.collective != NATIVE and strategy.served:
-        raise UsageError(
-            f"collective {settings.collective} has no place beside strategy {settings.strategy!r}, whose workers "
-            "reduce nothing among themselves; leave it out, or choose a strategy without servers"
-        )
-
-
-def check_buffers(settings: Settings, strategy: Strategy) -> None:
-    if settings.buffers == "rank0" and strategy.sync_point is not SyncPoint.EVERY_STEP:
-        raise UsageError(
-            f"rank 0's buffers are sent at every step, and {settings.strategy!r} lets workers differ in steps; "
+    elif settings.buffers == "rank0" and strategy.sync_point is not SyncPoint.EVERY_STEP:
+        problem = (
+            f"rank 0's buffers are sent at every step, and {name} lets workers differ in steps; "
             "choose the average of the buffers"
         )
+    if problem:
+        raise UsageError(problem)

@@ -57,7 +57,6 @@ class AllStreams(TorchStream):
 
 @contextmanager
 def undisturbed(streams: TorchStream) -> Iterator[None]:
-    """Put the streams back to where they were when the block ends."""
     outside = streams.get()
     try:
         yield

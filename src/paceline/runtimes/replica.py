@@ -35,8 +35,6 @@ def _nothing() -> None:
 
 
 class Replica(FlatModel):
-    """One worker's model with its data and its random streams."""
-
     job: Job
 
     def __init__(

@@ -56,13 +56,10 @@ class Position:
     last_sync: int = 0
     """The progress at the last sync point at which something was due."""
     reached: float | None = None
-    """Seconds into the run at which the target accuracy was first met."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """What one worker's program is made of: its strategy, its triggers and what it reports to."""
-
     strategy: Strategy
     me: Worker
     triggers: Triggers
@@ -73,9 +70,7 @@ class Session:
     buffers: Literal["average", "rank0"]
     """Whose batch-norm statistics go with the central model: the mean of all, or rank 0's."""
     learning_rate: Callable[[float], float]
-    """The rate at an epoch."""
     report: Callable[[MetricsRow], None]
-    """Called with every evaluation."""
     stopping: Callable[[], bool]
     """Whether the workers have agreed to stop early; the same on all workers at a sync point."""
     at_sync_point: bool = False
@@ -128,7 +123,6 @@ class Session:
         self.position.progress = self.shards.steps_through(self.me.seen)
 
     def _sync(self) -> Program:
-        """Evaluate, save and stop as is due; return how the run ends here, or None."""
         position, on_request = self.position, self.strategy.sync_point is SyncPoint.ON_REQUEST
         if on_request:  # workers arrive one by one, and only the servers know how far they have come
             params = yield from self.strategy.central(self.me)

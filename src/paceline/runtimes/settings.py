@@ -43,12 +43,9 @@ class Every:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What is trained, how the workers agree and when to stop; the same for both runtimes."""
-
     job: JobSpec
     strategy: str = "all-reduce"
     batch_sizes: tuple[int, ...] = (32, 32)
-    """One mini-batch size a worker."""
     epochs: int | None = None
     iterations: int | None = None
     """Steps a worker; where workers differ, their mean."""
@@ -61,7 +58,6 @@ class Settings:
     evaluate: Every = Every(1)
     checkpoint: Every = Every(1)
     keep: int = 3
-    """How many checkpoints are kept."""
     buffers: Literal["average", "rank0"] = "average"
     """Batch-norm statistics: averaged when the model is evaluated, or rank 0's, broadcast at every step."""
     collective: str = NATIVE
@@ -133,8 +129,6 @@ def read_exactly(document: Any, kind: type[T]) -> T:
 
 
 class DueActions(NamedTuple):
-    """What is to be done at one sync point."""
-
     evaluate: bool
     checkpoint: bool
     stop: bool

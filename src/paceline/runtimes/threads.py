@@ -44,7 +44,6 @@ class HostRoom:
     """A host whose step times were measured: they hold for as many workers as fit on its cores."""
 
     source: str
-    """Where the times are from."""
     threads: int
     cores: int
     measured: int = 1
@@ -52,7 +51,6 @@ class HostRoom:
 
     @classmethod
     def of_run(cls, folder: RunFolder) -> Self | None:
-        """The host of a live run on CPUs; None where the record does not say."""
         config = read_config(folder)
         try:
             cores = read_json(folder.env).get("usable_cores")

@@ -35,10 +35,9 @@ class Options:
 def zeros(
     length: int, *, dtype: torch.dtype = torch.float32, group: dist.ProcessGroup | None = None
 ) -> Tensor:
-    """A flat tensor of zeros in the memory that the ranks share; all ranks of the group call this together.
+    """A flat tensor in the memory that the ranks share, made by all together; sums of it, or of parts, are in place.
 
-    Sums of it, or of contiguous parts of it, need no copying. Where there is too little shared memory it is an
-    ordinary tensor, after a warning.
+    Where there is too little shared memory it is an ordinary tensor, after a warning.
     """
     found = dist.group.WORLD if group is None else group
     if not isinstance(found, SharedMemoryGroup):

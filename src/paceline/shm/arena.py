@@ -16,14 +16,13 @@ from paceline.shm.operations import InvalidCall
 from paceline.shm.segment import PAGE
 
 PIECE = 2**20
-"""Bytes of a slot. Tensors that live elsewhere pass through slots piece by piece: small enough to stay in the cache
-between the rank that writes and those that read, large enough that a barrier for each piece does not matter."""
+"""Bytes of a slot: small enough to stay in the cache between ranks, large enough that a barrier does not matter."""
 EXCHANGED = 512
 """Bytes that a rank can give the others at a barrier."""
 
 
 BUDGET = 2**18
-"""Bytes of a slot between two ranks; with more ranks the slots become smaller, as there are more of them."""
+"""Bytes of a message's slot between two ranks; with more ranks they become smaller."""
 SMALLEST = 2**12
 _HEADER = Struct("<qqq")
 """The message's tag, type and bytes, in a line in front of a slot's data."""
@@ -64,7 +63,6 @@ class Mailbox:
         self._words.write(word, self._count)
 
     def send(self, tensor: Tensor, tag: int) -> None:
-        """Return when the tensor has left; the other rank need not have taken all of it."""
         data, words = tensor.view(-1).view(torch.uint8), self._words
         for start in range(0, max(1, len(data)), self._capacity):
             part = data[start : start + self._capacity]
@@ -128,7 +126,7 @@ class SlotArena:
     def __init__(
         self, memory: mmap, rank: int, processes: Sequence[int], names: Sequence[int], timeout: float
     ) -> None:
-        """``memory`` is all zeros; ``names`` is what errors call the ranks, whose process ids are ``processes``."""
+        """``memory`` is all zeros; ``names`` is what errors call the ranks."""
         self.rank, self.size, self.names = rank, len(processes), names
         self._memory, self._timeout = memory, timeout
         layout = self._layout = ArenaLayout(self.size)

@@ -91,14 +91,12 @@ class PeerLost(RuntimeError):
 class Peers:
     """The processes of a group on one host, each with a word that is 0 as long as it stays.
 
-    The kernel sees a process that died. A rank that leaves writes which rank is the cause, counted from 1: itself, or
-    the rank that it lost.
+    A rank that leaves writes which rank is the cause, counted from 1: itself, or the rank that it lost.
     """
 
     def __init__(
         self, memory: mmap, rank: int, processes: Sequence[int], names: Sequence[int], timeout: float
     ) -> None:
-        """The words lie at the start of ``memory``; a rank waits ``timeout`` seconds for another."""
         self.rank, self.size, self.names, self._timeout = rank, len(processes), names, timeout
         self.lost = ""
         """Why this rank can do nothing more, in a sentence."""
@@ -154,12 +152,10 @@ class Peers:
         return error
 
     def _leave(self, culprit: int) -> None:
-        """Let the others know that this rank does nothing more, and which rank is the cause."""
         if not self._words[self.rank]:
             self._words.write(self.rank, culprit + 1)
 
     def close(self) -> None:
-        """Leave, and stop watching; threads of this process that still wait give up."""
         self._leave(self.rank)
         self.lost = self.lost or "this group was closed"
         with self._lock:
@@ -193,12 +189,10 @@ class Barrier:
     def __init__(self, memory: mmap, start: int, peers: Peers) -> None:
         self.beat = 0
         self.doing = "a collective"
-        """What the rank does, for errors."""
         self._peers, self._words = peers, Words(memory, start, peers.size)
         self._others = [other for other in range(peers.size) if other != peers.rank]
 
     def wait(self) -> None:
-        """Return when all ranks have arrived; raises ``PeerLost`` if one cannot arrive any more."""
         if self._peers.lost:
             raise PeerLost(self._peers.lost)
         self.beat = beat = (self.beat + 1) & MASK

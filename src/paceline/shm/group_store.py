@@ -41,10 +41,7 @@ class StoreTampered(RuntimeError):
 
 
 class GroupStore:
-    """Values by rank. While a rank waits for one it also watches the processes that are known by then.
-
-    The time for all of them together begins with the first wait.
-    """
+    """Values by rank. While a rank waits for one it also watches the processes that are known by then."""
 
     def __init__(self, store: Store, rank: int, names: Sequence[int], timeout: float) -> None:
         self._store, self._rank, self._names, self._timeout = store, rank, names, timeout
@@ -52,7 +49,6 @@ class GroupStore:
         self._end = 0.0
 
     def watch(self, rank: int, process: int) -> None:
-        """From now on, do not wait for anything if this process of this host has died."""
         self._processes[rank] = process
 
     def write(self, name: str, value: Any) -> None:
@@ -64,7 +60,6 @@ class GroupStore:
             return int(self._store.add(f"{what}/{self._rank}", 1))
 
     def read(self, name: str, rank: int) -> Any:
-        """Wait for a rank's value; raises ``StoreTampered`` for one that no rank would have written."""
         value = self._wait(name, rank)
         try:
             if len(value) > _LONGEST:

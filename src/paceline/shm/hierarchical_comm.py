@@ -25,20 +25,15 @@ _NEWS = 1.0
 
 @dataclass
 class HierarchicalComm:
-    """The ranks of each host share memory, and its first rank talks to the other hosts' first ranks.
-
-    The same calls and promises as ``LocalComm``.
-    """
+    """The ranks of each host share memory, and its first rank talks to the other hosts' first ranks."""
 
     rank: int
     names: Sequence[int]
     hosts: Sequence[Sequence[int]]
     """The ranks of each, or one rank each where memory could not be shared."""
     local: LocalComm
-    leaders: Any
-    """The Gloo group of the hosts' first ranks, used by those only."""
+    leaders: Any  # Gloo groups: of the hosts' first ranks, and of all
     everyone: Any
-    """The Gloo group of all ranks."""
     store: GroupStore
     closed: bool = False
     cut_off: bool = False
@@ -90,7 +85,6 @@ class HierarchicalComm:
         return parts
 
     def broadcast(self, flat: Tensor, root: int) -> None:
-        """Inside the root's host, between the hosts, inside the others."""
         at_home = root in self._home
         if at_home:
             self.local.broadcast(flat, self._home.index(root))
@@ -168,10 +162,7 @@ class HierarchicalComm:
         return int(work._source_rank())
 
     def explain(self, error: PeerLost) -> PeerLost:
-        """A rank that saw another die tells all hosts; one that only sees that others are gone asks why.
-
-        A rank that is cut off itself waits less, to tell what it knows to those that wait in its own host.
-        """
+        """A rank that saw another die, or is cut off, tells all hosts; one that only sees the consequences asks why."""
         with suppress(PeerLost):  # the store may be gone as well
             if not error.seen and (known := self.store.loss(_NEWS if self.cut_off else 2 * _NEWS)):
                 error = PeerLost(known)

@@ -27,9 +27,7 @@ def join(
 ) -> LocalComm | HierarchicalComm:
     """Form a group with the other ranks that ask the store for it; ``names`` is what errors call them.
 
-    ``warn`` is called on the first rank of a host that has too little memory to share. ``label`` names the memory.
-    A store outlives groups, and torch uses their names again: each time that a group forms has keys of its own. All
-    ranks must have tried as often as each other.
+    A store outlives groups, and torch uses their names again: each time that a group forms has keys of its own.
     """
     generation = GroupStore(store, rank, names, timeout).count("formed")
     fresh = PrefixStore(str(generation), store)

@@ -20,18 +20,17 @@ ALL_READ_ALL = 2**15
 IN_CACHE = 2**19
 """Bytes that are combined at a time in place, so that copying the result finds it in the cache."""
 IN_PLACE_FROM = 2**17
-"""Bytes from which tensors in shared memory are combined in place; smaller ones pass through slots, which needs one
-barrier instead of two."""
+"""Bytes from which tensors in shared memory are combined in place; for smaller ones, slots need a barrier less."""
 MOST_PLANS = 256
 _SOON, _LATER = 2e-4, 5e-3
 """Seconds between looks for a message from any source, at first and after a while."""
 
 
 class LocalComm:
-    """The ranks of a group that share a host. All must make the same calls in the same order, one at a time.
+    """The ranks of a group that share a host.
 
     A call that the ranks do not agree on raises the same error on all and leaves the group usable; a rank that dies
-    raises ``PeerLost`` on the others, for this call and for ever after. Tensors are flat, contiguous, and on the CPU.
+    raises ``PeerLost`` on the others, for this call and for ever after.
     """
 
     def __init__(self, arena: SlotArena, tensors: SharedTensors) -> None:
@@ -162,7 +161,6 @@ class LocalComm:
             how.average(flat, self.size)
 
     def gather(self, outputs: Tensors, flat: Tensor) -> None:
-        """Fill ``outputs``, where a rank has any, with every rank's tensor."""
         for at, slots in self._pieces(flat):
             slots[self.rank].copy_(flat[at])
             self._barrier.wait()
@@ -182,7 +180,6 @@ class LocalComm:
         how.average(output, self.size)
 
     def all_to_all(self, outputs: Tensors, inputs: Tensors, longest: int) -> None:
-        """Give ``inputs[r]``, of at most ``longest`` elements, to rank r; get what it gives in ``outputs[r]``."""
         for at, parts in self._crossed(inputs, longest):
             for output, part in zip(outputs, parts, strict=True):
                 target = output[at]

@@ -20,10 +20,7 @@ class InvalidCall(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """How tensors of many ranks become one: what torch's own function makes of two, again and again.
-
-    So sums and products of integers wrap around, and those of booleans are "or" and "and".
-    """
+    """How tensors of many ranks become one: what torch's own function makes of two, again and again."""
 
     name: str
     into: Callable[..., Tensor]
@@ -80,5 +77,4 @@ def find_operation(name: str, dtype: torch.dtype) -> Operation:
 
 
 def operation_name(op: object) -> str:
-    """Our name of an operation, given by name or as torch's; of anything else, that as text."""
     return op if isinstance(op, str) else _NAMES.get(op) or str(op)  # type: ignore[call-overload]

@@ -23,7 +23,6 @@ from paceline.shm.operations import OPERATIONS, InvalidCall, find_operation, ope
 from paceline.shm.work_queue import ShmWork, Task, WorkQueue
 
 Calls = Sequence[tuple[Tensors, Tensors]]
-"""Outputs and inputs of each."""
 _MANY = 64
 """Partners and tags beyond which those without work are forgotten."""
 _GRACE = 2.0
@@ -48,7 +47,6 @@ class SharedMemoryGroup(ProcessGroup):
         return "shm"
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
-        """Torch says what the group is called; without this, it could not be destroyed alone."""
         self._name = name
 
     def getGroupName(self) -> str:  # noqa: N802
@@ -119,7 +117,6 @@ class SharedMemoryGroup(ProcessGroup):
         input_splits: Sequence[int] = (),
         opts: Any = None,
     ) -> Work:
-        """One tensor on each side; ``splits`` count along the first dimension, equal if not given."""
         return self.alltoall(self._rows(output, output_splits), self._rows(given, input_splits), opts)
 
     alltoall_base = all_to_all_single
@@ -234,11 +231,11 @@ class SharedMemoryGroup(ProcessGroup):
         return made[0]
 
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> Work:
-        tensor = _checked(tensors).contiguous()
-        return self._talk("send", to, 0, ShmWork(list(tensors), lambda: self.comm.send(tensor, to, tag)))
+        work = ShmWork(list(tensors), lambda: self.comm.send(tensors[0].contiguous(), to, tag))
+        return self._talk("send", to, 0, work)
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Work:
-        tensor = _checked(tensors)
+        tensor = tensors[0]
 
         def task() -> None:
             whole = tensor.contiguous()
@@ -257,6 +254,8 @@ class SharedMemoryGroup(ProcessGroup):
 
     def _talk(self, direction: str, partner: int, tag: int, work: ShmWork) -> Work:
         """Leave a message to the thread for its partner; several threads may ask, and order is kept for each."""
+        if problem := problem_with(work.result()[0]):
+            raise InvalidCall(problem)
         key = direction, partner, tag
         with self._choosing:
             if key not in self._queues:
@@ -285,9 +284,3 @@ def _operation(opts: Any) -> str:
 def _flat(tensor: Tensor) -> Tensor:
     """A contiguous tensor of one dimension, which wants no gradient: the same memory where possible."""
     return (tensor.detach() if tensor.requires_grad else tensor).contiguous().view(-1)
-
-
-def _checked(tensors: Tensors) -> Tensor:
-    if problem := problem_with(tensors[0]):
-        raise InvalidCall(problem)
-    return tensors[0]

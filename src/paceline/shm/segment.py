@@ -65,10 +65,7 @@ class OwnedSegment:
 
 
 def create(label: str, size: int) -> OwnedSegment:
-    """Make a segment of so many zero bytes, all set aside. Close it when all have mapped it.
-
-    ``label`` is shown as its name by tools that list a process's memory.
-    """
+    """Make a segment of so many zero bytes, all set aside. Close it when all have mapped it."""
     if (free := free_memory()) * _SPARE < size + PAGE:
         raise NoRoom(
             f"sharing memory needs {size / 1e6:,.1f} MB and {free / 1e6:,.0f} MB are free; "
@@ -168,8 +165,8 @@ def map_together(
 ) -> mmap:
     """A new segment that the first of several ranks makes and all map; ``NoRoom`` on all of them if one cannot.
 
-    ``offer`` passes the first rank's handle, or why it has none, to all, whatever the others give; ``answer`` passes
-    to all why each could not map it. ``refuse`` hears what is wrong with a handle that leads to something else.
+    ``offer`` passes the first rank's handle, or why it has none, to all; ``answer`` why each could not map it;
+    ``refuse`` hears what is wrong with a handle that leads to something else.
     """
     made: OwnedSegment | None = None
     memory, problem = None, ""

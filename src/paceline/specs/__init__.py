@@ -15,10 +15,9 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from paceline.errors import ParseError, UsageError, unknown
+from paceline.errors import ParseError, UsageError, raised, unknown
 from paceline.specs.source import describe as describe
 from paceline.specs.source import load as load
-from paceline.specs.source import raised
 
 Table = Mapping[str, str]
 

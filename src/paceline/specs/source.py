@@ -12,13 +12,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from paceline.errors import UsageError, users_line
-from paceline.errors import describe as describe_error
+from paceline.errors import UsageError, raised
 
 CRASHES = (Exception, SystemExit)
 """What a user's code may end with; Ctrl-C stays Ctrl-C."""
@@ -33,6 +33,7 @@ class Setting:
     help: str
 
 
+@cache
 def describe(path: str) -> tuple[str, list[Setting]]:
     """The first line of a shipped class's docstring, and its settings: read from its source, to import no torch."""
     line = ""
@@ -163,11 +164,6 @@ def _make_importable(folder: Path) -> None:
     importlib.invalidate_caches()
     if str(folder) not in {str(Path(entry).absolute()) for entry in sys.path}:
         sys.path.insert(0, str(folder))
-
-
-def raised(error: BaseException) -> str:
-    line = "" if isinstance(error, SyntaxError) else users_line(error)
-    return f"{describe_error(error)}{f' ({line})' if line else ''}"
 
 
 def fingerprints(path: str) -> dict[str, str]:

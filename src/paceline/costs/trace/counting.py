@@ -9,24 +9,9 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from paceline.costs.trace import operator as ops
 from paceline.costs.trace.meta import is_channels_last
-from paceline.costs.trace.operator import (
-    FLOPS,
-    FREE,
-    WRITE_ONLY,
-    Attention,
-    Convolution,
-    Kind,
-    Norm,
-    Operator,
-    Phase,
-    Plane,
-    Product,
-    Recurrence,
-    Shape,
-    Window,
-    kind_of,
-)
+from paceline.costs.trace.operator import Convolution, Kind, Operator, Phase, Shape, kind_of
 
 Arguments = dict[str, Any]
 
@@ -40,7 +25,9 @@ _FACTORS = {
 
 def counts(function: OpOverload) -> bool:
     """Whether a call takes time that depends on its tensors: views, allocations and the profiler's marks do not."""
-    return not (function.is_view or function._opname in FREE or function.namespace in ("profiler", "prim"))
+    return not (
+        function.is_view or function._opname in ops.FREE or function.namespace in ("profiler", "prim")
+    )
 
 
 def operator(
@@ -62,7 +49,7 @@ def operator(
         elements = _trilinear_elements(arguments)
     shape, flops = _shape_and_flops(name, kind, arguments, made)
     if flops is None:
-        flops = 0.0 if kind in ("copy", "embedding") else FLOPS.get(name, 1.0) * elements
+        flops = 0.0 if kind in ("copy", "embedding") else ops.FLOPS.get(name, 1.0) * elements
     read, written = _bytes(function, arguments, given, made)
     return Operator(
         name=name,
@@ -100,7 +87,7 @@ def _shape_and_flops(
         case "product":
             left, right = (arguments[factor] for factor in _FACTORS[name])
             *stack, m, k = left.shape
-            product = Product(batch=prod(stack), m=m, n=right.shape[-1], k=k)
+            product = ops.Product(batch=prod(stack), m=m, n=right.shape[-1], k=k)
             return product, 2.0 * product.batch * m * product.n * k
         case "attention":
             return _attention(arguments, backward)
@@ -109,7 +96,7 @@ def _shape_and_flops(
         case "recurrence":
             length, batch, inputs = arguments["input"].shape
             hidden = arguments["hidden_size"]
-            layer = Recurrence(batch=batch, length=length, inputs=inputs, hidden=hidden)
+            layer = ops.Recurrence(batch=batch, length=length, inputs=inputs, hidden=hidden)
             return layer, 2.0 * batch * length * 4 * hidden * (inputs + hidden) * (2 if backward else 1)
         case "pool":
             window = _window(arguments, output)
@@ -152,25 +139,25 @@ def _convolution_flops(shape: Convolution, backward: bool) -> float:
     return 2.0 * places * cells * (shape.data + shape.filter if backward else 1)
 
 
-def _attention(arguments: Arguments, backward: bool) -> tuple[Attention, float]:
+def _attention(arguments: Arguments, backward: bool) -> tuple[ops.Attention, float]:
     (batch, heads, queries, width), keys = arguments["query"].shape, arguments["key"].shape[2]
     causal = bool(arguments.get("is_causal", False))
-    shape = Attention(batch=batch, heads=heads, queries=queries, keys=keys, width=width, causal=causal)
+    shape = ops.Attention(batch=batch, heads=heads, queries=queries, keys=keys, width=width, causal=causal)
     value = arguments["value"].shape[-1]
     widths = 3 * width + 2 * value if backward else width + value
     return shape, 2.0 * batch * heads * queries * keys * widths
 
 
-def _norm(name: str, arguments: Arguments) -> Norm:
+def _norm(name: str, arguments: Arguments) -> ops.Norm:
     if "group" in name:
-        return Norm(channels=arguments["C"], places=arguments["HxW"], groups=arguments["group"])
+        return ops.Norm(channels=arguments["C"], places=arguments["HxW"], groups=arguments["group"])
     if "normalized_shape" in arguments:
-        return Norm(channels=1, places=prod(arguments["normalized_shape"]))
+        return ops.Norm(channels=1, places=prod(arguments["normalized_shape"]))
     _, channels, *sizes = arguments["input"].shape
-    return Norm(channels=channels, places=prod(sizes))
+    return ops.Norm(channels=channels, places=prod(sizes))
 
 
-def _window(arguments: Arguments, output: Tensor) -> Window:
+def _window(arguments: Arguments, output: Tensor) -> ops.Window:
     images, kernel = arguments["self"], arguments.get("kernel_size")
     if kernel is None:  # adaptive: as many cells as it takes to get from one size to the other
         dimensions = 3 if images.dim() == 5 else 2
@@ -179,10 +166,10 @@ def _window(arguments: Arguments, output: Tensor) -> Window:
     dimensions = len(kernel)
     *stack, channels = images.shape[:-dimensions] or (1,)
     size, out = _plane(images.shape[-dimensions:]), _plane(output.shape[-dimensions:])
-    return Window(batch=prod(stack), channels=channels, size=size, out=out, kernel=_plane(kernel))
+    return ops.Window(batch=prod(stack), channels=channels, size=size, out=out, kernel=_plane(kernel))
 
 
-def _plane(sizes: Sequence[int]) -> Plane:
+def _plane(sizes: Sequence[int]) -> ops.Plane:
     return prod(sizes[:-1]), sizes[-1]
 
 
@@ -211,7 +198,7 @@ def _bytes(
     changed = tensors_in(arguments.get(one) for one in _writes(function))
     written = {id(tensor): _memory(tensor) for tensor in (*made, *changed)}
     read = {id(tensor): _memory(tensor) for tensor in given}
-    if name in WRITE_ONLY:
+    if name in ops.WRITE_ONLY:
         read.pop(id(arguments["self"]), None)
     elif name in ("embedding", "index", "index_select", "gather"):
         # Only the rows that are asked for are read.

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from math import nan, prod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn, optim
@@ -16,7 +16,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from paceline.costs.trace.fused import FusedKernels
 from paceline.costs.trace.meta import NeedsValues, meta_result
-from paceline.costs.trace.operator import Operator, Phase
+from paceline.costs.trace.operator import MatrixKind, Operator, Phase
 from paceline.costs.trace.recorder import HeldMemory, ModuleTracker, OperatorRecorder
 from paceline.errors import UsageError, is_users
 from paceline.jobs.batches import Batch, batch_loss, check_loss, describe, kept_outputs, tensors_of
@@ -32,6 +32,7 @@ class TracedParameter:
     name: str
     shape: tuple[int, ...]
     ready: int
+    """How many operators of backward have run when its gradient is complete."""
 
     @property
     def elements(self) -> int:
@@ -40,6 +41,11 @@ class TracedParameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
+    """One step of one worker; operators in the order in which they run, parameters in the model's own.
+
+    ``buffers`` are floating-point elements; ``inputs``, ``fixed`` and ``optimizer`` are bytes.
+    """
+
     name: str
     samples: int
     forward: tuple[Operator, ...]
@@ -50,7 +56,7 @@ class Trace:
     dtype: torch.dtype
     inputs: int = 0
     fixed: int = 0
-    """Bytes of buffers, and of parameters that are not trained."""
+    """Of buffers, and of parameters that are not trained."""
     optimizer: int = 0
 
     @property
@@ -73,7 +79,7 @@ class Trace:
     @property
     def multiply_adds(self) -> float:
         """Of one sample's forward in convolutions, matrix products and attention, as papers count them."""
-        counted = ("convolution", "product", "attention", "recurrence")
+        counted = get_args(MatrixKind)
         return sum(one.flops for one in self.forward if one.kind in counted) / 2 / self.samples
 
 

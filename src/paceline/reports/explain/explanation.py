@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
+from typing import NamedTuple
 
 from paceline.collectives import build_schedule
 from paceline.collectives.schedule import Schedule, chunk_bounds, pipelined
@@ -19,8 +20,7 @@ OPERATIONS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
 Values = tuple[float, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class DisplayLimits:
+class DisplayLimits(NamedTuple):
     """How much a way of showing can take before it cannot be read."""
 
     workers: int
@@ -37,8 +37,8 @@ class DisplayLimits:
                 raise UsageError(f"{number} {what} are too many {self.what}: choose at most {most}{larger}")
 
 
-DRAWN = DisplayLimits(workers=16, length=64, what="to draw")
-WRITTEN = DisplayLimits(workers=32, length=256, what="for one JSON document")
+DRAWN = DisplayLimits(16, 64, "to draw")
+WRITTEN = DisplayLimits(32, 256, "for one JSON document")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +117,8 @@ class ExplainedRound:
 class Explanation:
     """A collective on values, from what each rank begins with to what all end with."""
 
+    asked: str
+    """The schedule's name or import path."""
     schedule: Schedule
     hosts: tuple[int, ...]
     op: str
@@ -162,7 +164,7 @@ def explain(request: ExplainRequest, limits: DisplayLimits) -> Explanation:
         means = tuple(tuple(value / len(hosts) for value in row) for row in last.values)
         steps.append(ExplainedRound("finish", 1, 1, (), last, RankValues(means, last.parts)))
     segments = schedule.chunks // whole.chunks
-    return Explanation(schedule, hosts, request.op, segments, bounds, start, tuple(steps))
+    return Explanation(request.schedule, schedule, hosts, request.op, segments, bounds, start, tuple(steps))
 
 
 def _steps(schedule: Schedule, op: str, start: RankValues, bounds: Sequence[int]) -> Iterator[ExplainedRound]:

@@ -53,7 +53,7 @@ def explanation_lines(explanation: Explanation, width: int = PLAIN_WIDTH) -> Ite
 
 
 def _heading(explanation: Explanation) -> Iterator[Text]:
-    about = sentences.about(explanation.schedule.name)
+    about = sentences.about(explanation.asked)
     lines = (sentences.opening(explanation), *about, sentences.placing(explanation))
     yield from map(Text, filter(None, lines))
     if explanation.steps:
@@ -140,7 +140,7 @@ def _remarks(explanation: Explanation, step: ExplainedRound) -> list[str]:
 
 def document(explanation: Explanation) -> dict[str, Any]:
     schedule, steps, end = explanation.schedule, explanation.steps, explanation.end.values
-    about, how = sentences.about(schedule.name)
+    about, how = sentences.about(explanation.asked)
     sent, least = (
         [explanation.sent(rank) for rank in range(schedule.workers)],
         sentences.least_values(explanation),

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 
-from paceline.collectives import SCHEDULES
-from paceline.costs.bandwidth import lower_bound_bytes
+from paceline.collectives import find_schedule
+from paceline.collectives.traffic import lower_bound_bytes
 from paceline.reports.explain.explanation import ExplainedRound, Explanation, ShownMessage
-from paceline.specs import find
 from paceline.units import show_bytes
 
 COMBINES: Mapping[str, str] = MappingProxyType(
@@ -28,7 +27,7 @@ SPELLED = 4
 
 
 def about(schedule: str) -> tuple[str, str]:
-    what, *more = (inspect.getdoc(find(SCHEDULES[schedule])) or "").splitlines() or [""]
+    what, *more = (inspect.getdoc(find_schedule(schedule)) or "").splitlines() or [""]
     return what, next(filter(None, more), "")
 
 

@@ -1,18 +1,15 @@
 """What a prediction says, a sentence each: the answer first, then why, then what would help."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from paceline.reports.text import counted, percent
 from paceline.studies.predict.prediction import (
-    BandwidthNeed,
     Findings,
-    GatheringCodec,
     Limit,
     Memory,
     Prediction,
     PredictionRow,
-    Reach,
     Setting,
     StrategyPrediction,
 )
@@ -152,11 +149,7 @@ def findings(series: StrategyPrediction) -> list[str]:
     if found.limit is not None:
         if any(row.workers > 1 and row.speed_up >= 1 for row in series.rows):
             lines.append(_knee(found, asked))
-        if found.bandwidth is not None:
-            lines.append(_bandwidth(found.bandwidth))
-        lines.append(_crossover(found.crossover))
-        if found.gathering is not None:
-            lines.append(_gathering(found.gathering))
+        lines += [*_bandwidth(found), _crossover(found), *_gathering(found)]
     lines += [
         f"What would fit: {_typed(one.change)} needs {show_bytes(one.needed)} of {show_bytes(one.capacity)}; "
         f"{counted(one.workers, 'worker')}: {one.rate:,.4g} samples/s."
@@ -200,27 +193,30 @@ def _knee(found: Findings, asked: int) -> str:
     return f"Knee: none up to {counted(asked, 'worker')}; doubling gives at least 1.5x{weak}{beyond}."
 
 
-def _bandwidth(found: BandwidthNeed) -> str:
+def _bandwidth(findings: Findings) -> Iterator[str]:
+    if (found := findings.bandwidth) is None:
+        return
+    enough = "no bandwidth" if found.needed is None else show_rate(found.needed)
+    left = f" (an unlimited one leaves {show_seconds(found.left)} a step)" if found.needed is None else ""
     there = f"{LINKS[found.wire.where]} has {show_rate(found.wire.bandwidth)}"
-    if found.needed is None:
-        left = f"an unlimited one leaves {show_seconds(found.left)} a step"
-        return f"Bandwidth: no bandwidth makes {found.workers:,} workers compute-bound ({left}); {there}."
-    return f"Bandwidth: {show_rate(found.needed)} makes {found.workers:,} workers compute-bound; {there}."
+    yield f"Bandwidth: {enough} makes {found.workers:,} workers compute-bound{left}; {there}."
 
 
-def _crossover(reach: Reach) -> str:
+def _crossover(findings: Findings) -> str:
+    reach = findings.crossover
     if reach.open:
         many = counted(reach.searched, "worker")
         return f"Crossover: up to {many} computing takes longer than communication."
     return f"Crossover: from {_workers(reach.workers + 1)} on communication takes longer than computing."
 
 
-def _gathering(found: GatheringCodec) -> str:
-    faster = f"; from {found.slower:,} workers on identity would be faster" if found.slower else ""
-    return (
-        f"Codec: {found.codec} messages cannot be summed on the way: every worker receives all, so traffic grows "
-        f"with the workers{faster}."
-    )
+def _gathering(findings: Findings) -> Iterator[str]:
+    if (found := findings.gathering) is not None:
+        faster = f"; from {found.slower:,} workers on identity would be faster" if found.slower else ""
+        yield (
+            f"Codec: {found.codec} messages cannot be summed on the way: every worker receives all, so traffic grows "
+            f"with the workers{faster}."
+        )
 
 
 def option(setting: Setting) -> str:

@@ -210,10 +210,7 @@ class CompleteSteps:
 
 
 def complete_steps(run: Path) -> CompleteSteps:
-    """Verify the checkpoints in this host's run folder; a UsageError says why it cannot be resumed.
-
-    The record that all workers had saved a step stands for files that are on other hosts.
-    """
+    """Verify the checkpoints here; the record that all had saved a step stands for files on other hosts."""
     folder = RunFolder(run)
     config = read_live(folder)
     here = _nodes_here(folder, config)
@@ -261,10 +258,7 @@ Ask = Callable[[CompleteSteps], Sequence[CompleteSteps]]
 
 
 def safe(run: Path, settings: Mapping[str, Any] | None = None, ask: Ask = lambda _: ()) -> list[str]:
-    """The newest checkpoint that is safe and the command that goes on from it, with these settings.
-
-    Other hosts are asked once, in every case.
-    """
+    """The newest checkpoint that is safe and the command that goes on from it; other hosts are asked once."""
     try:
         nodes, mine = _nodes(read_live(RunFolder(run))), complete_steps(run)
     except UsageError as mistake:

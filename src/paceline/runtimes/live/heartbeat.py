@@ -1,9 +1,6 @@
-"""How far a process has come and what it is doing, in a page of memory that outlives it; and its stack.
+"""How far a process has come and what it is doing, in a page of memory that outlives it; its stack; and silence.
 
-A process that was killed or hangs can report nothing. Its last step and its phase are in a small mapped file in the
-launch folder, which its launcher reads. The stack is written by faulthandler in C when the launcher sends a signal:
-that needs neither the GIL nor a thread that runs. Between hosts, messages show that a process is alive, and silence
-that it is not.
+The stack is written by faulthandler in C when the launcher sends a signal: that needs neither the GIL nor a thread.
 """
 
 import ctypes
@@ -104,10 +101,7 @@ def read_progress(launch: Path, rank: int, role: Role = "worker") -> Progress:
 
 
 class SilenceWatch:
-    """Which members on other hosts have sent nothing for too long, not even that they are alive.
-
-    After this process itself was held up, the time before does not count: it reads first what has arrived.
-    """
+    """Which members on other hosts have been silent for too long, not counting time in which this process hung."""
 
     def __init__(self, silence: float) -> None:
         self._silence, self._looked, self._counts_from = silence, time.monotonic(), 0.0

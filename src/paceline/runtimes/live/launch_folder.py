@@ -1,7 +1,6 @@
 """The launch folder: heartbeats, notes and the secret of one host's processes, for as long as one of them lives.
 
-Every process that uses it holds a shared lock on a file in it. The process that gets that lock alone is the last one,
-in whichever container the others were, and removes the folder.
+Every process that uses it holds a shared lock in it; the one that gets the lock alone is the last, and removes it.
 """
 
 import fcntl

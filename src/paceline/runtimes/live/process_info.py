@@ -57,10 +57,7 @@ class ProcessInfo:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "ProcessInfo | None":
-        """Read what our launcher, or torchrun's variables, say; None where there is no launcher.
-
-        Other launchers than ours know of no servers: there every process is a worker until ``with_servers``.
-        """
+        """Read what our launcher, or torchrun's variables, say; None where there is no launcher."""
         if VARIABLE in environ:
             return msgspec.json.decode(environ[VARIABLE], type=cls, dec_hook=lambda kind, text: kind(text))
         if "RANK" not in environ:

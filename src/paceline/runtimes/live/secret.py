@@ -79,8 +79,7 @@ def store_key(secret: Secret) -> bytes:
 def run_secret(info: ProcessInfo) -> Iterator[Secret]:
     """The secret of a process's run; until the context is left, the processes of one host find it in a file.
 
-    Under another launcher than ours no secret is made. There the processes of one host share one through a file
-    that only this user can read, in a folder named for their common parent; the first one makes it.
+    Under another launcher they share one that the first makes, in a folder named for their common parent.
     """
     if info.secret_file is not None:
         yield Secret.read(info.secret_file)
@@ -108,10 +107,7 @@ def agreed_folder(port: int) -> Path:
 
 
 def _own_parent() -> Path:
-    """A folder in which no other user can take the name first; the temporary directory where there is none.
-
-    All processes of one launcher have one environment, so they find the same.
-    """
+    """A folder in which no other user can take the name first; the temporary directory where there is none."""
     with suppress(KeyError, OSError):
         if _is_own(runtime := Path(os.environ["XDG_RUNTIME_DIR"])):
             return runtime

@@ -78,10 +78,7 @@ class StopRequest:
 
 
 def die_with(launcher: int | None) -> None:
-    """Get SIGTERM when the launcher dies, however it dies, so that no worker is left behind; Linux only.
-
-    A launcher that is gone already ends this process here.
-    """
+    """Get SIGTERM when the launcher dies, however it dies; one that is gone already ends this process here."""
     if launcher is not None:
         die_with_parent(signal.SIGTERM)
         if os.getppid() != launcher:
@@ -89,10 +86,7 @@ def die_with(launcher: int | None) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process without taking torch apart, which costs a second and may stick after a failure.
-
-    Exit handlers run and the standard streams are flushed; other threads are not waited for.
-    """
+    """End the process without taking torch apart, which costs a second and may block; threads are not awaited."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

@@ -1,7 +1,4 @@
-"""The run's store: keys and values in memory, for processes that have the run's secret.
-
-Requests and answers are small typed messages with limits, never a pickle.
-"""
+"""The run's store: keys and values in memory, for processes that have its secret; typed messages, never a pickle."""
 
 import threading
 from collections import Counter

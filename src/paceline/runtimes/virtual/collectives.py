@@ -43,11 +43,9 @@ class VirtualCollectives:
         self._open = simulation.strategy.sync_point is SyncPoint.ON_REQUEST and bool(simulation.servers)
         self._members: Sequence[Node] = [] if self._open else simulation.workers
         self._last_members = self._members
-        """Those that last acted together, by rank."""
         self._joined: list[Node] = []
         self._missing = len(self._members)
         self._call: Any = None
-        """What the workers that have joined agree on."""
         self._bucket_prices = cache(self._price_buckets)
         self._price_all_reduce, self._price_broadcast = self._price_served, self._price_served
         self._traffic: Callable[[int, int], Traffic] = self._traffic_served
@@ -158,7 +156,6 @@ class VirtualCollectives:
         return True
 
     def _reset(self) -> None:
-        """The last worker has joined; what joins now joins the next collective."""
         self._missing, self._call = len(self._members), None
         if self._open:
             self._joined, self._last_members = [], self._members

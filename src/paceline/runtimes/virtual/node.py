@@ -17,7 +17,6 @@ from paceline.units import show_seconds
 
 DATA, FORWARD, BACKWARD, COMMUNICATE, WAIT, APPLY, EVALUATE, CHECKPOINT, _ = range(len(KINDS))
 SHOWN = 8
-"""Workers that an error names; the rest are counted."""
 
 
 class StepLedger:
@@ -86,7 +85,6 @@ class StepLedger:
         self.received += received
 
     def close(self, clock: int) -> None:
-        """Count what is open and begin anew; what holds nothing is not recorded."""
         sent, received, is_step = self.sent, self.received, self.is_step
         if self.record is not None and (self._spans or sent or received or is_step):
             samples = self.samples if is_step else 0
@@ -125,12 +123,10 @@ class Node:
     """A gradient that is computed first when the node is resumed."""
     inbox: deque[Envelope] = field(default_factory=deque)
     waits_for: Any = None
-    """The effect that it waits in, or None."""
     gone: bool = False
     ending: Ending | None = None
     begun: float = 0.0
     ended: float = 0.0
-    """When the last backward began and ended."""
     mean: BucketedMean | None = None
     buckets: Any = None
     prices: tuple[tuple[GradientTimes, int], ...] = ()

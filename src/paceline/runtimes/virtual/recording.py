@@ -66,8 +66,6 @@ class FolderRecorder(SimulationRecorder, ExitStack):
 
 
 class FolderObserver(Observer):
-    """Keeps evaluations and the summary in a run folder."""
-
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
 

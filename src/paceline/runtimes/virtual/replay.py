@@ -31,15 +31,12 @@ INSTANT = Link(bandwidth=1e18, latency=0.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """A run with servers as it was recorded."""
-
     folder: RunFolder
     settings: Settings
     gradients: bool
     threads: int
     initial_workers: tuple[int, ...]
     logs: Mapping[int, Sequence[Entry]]
-    """The servers' entries, by rank."""
 
     @property
     def workers(self) -> int:
@@ -87,12 +84,9 @@ def _initial_workers(settings: Settings, cluster: Mapping[str, Any]) -> tuple[in
 
 
 class ReplayLog:
-    """What one server recorded, read from the beginning to the end."""
-
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries, self.place = entries, 0
         self.present: set[int] = set()
-        """The workers that are there."""
         self.unsent: dict[int, deque[str]] = defaultdict(deque)
         """The kinds of messages that each worker has still to send."""
         self.unread: dict[int, deque[Any]] = defaultdict(deque)
@@ -106,7 +100,6 @@ class ReplayLog:
         return self._entries[self.place] if self.place < len(self._entries) else None
 
     def next_sent(self, worker: int) -> str | None:
-        """The kind of message that a worker sends next; None where it sent no more."""
         return self.unsent[worker][0] if self.unsent[worker] else None
 
     def advance(self) -> None:
@@ -146,7 +139,7 @@ class Replay(Simulation):
         self.steady = False  # a worker that joined late has batches of its own
 
     def _check(self, job: Job | JobShape, gradients: bool) -> None:
-        """The run took place."""
+        pass
 
     @property
     def initial_workers(self) -> tuple[int, ...]:
@@ -156,7 +149,6 @@ class Replay(Simulation):
         return f"a replay of {self._recording.folder.path}"
 
     def _stopping(self, rank: int) -> bool:
-        """Whether a worker goes to a sync point next, which may be an early one."""
         return self.logs[0].next_sent(rank) == "Pause"
 
     def _program(self, session: Session) -> Program:
@@ -220,7 +212,7 @@ class ReplayTransport(SimulatedTransport):
         return True
 
     def leave(self, node: Node, how: str, now: float) -> None:
-        """The record says when the servers were told."""
+        pass
 
     def note(self, node: Node, entry: Entry) -> None:
         log = self._logs[node.peer.rank]

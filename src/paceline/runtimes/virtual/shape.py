@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from paceline.collectives.traffic import Bucket
-from paceline.costs.compression import UNCOMPRESSED, Compression
+from paceline.costs.device import UNCOMPRESSED, Compression
 from paceline.jobs.job import Job
 from paceline.strategies.messages import Push, message_bytes
 
@@ -24,14 +24,12 @@ class JobShape:
     """Elements of each trainable parameter, in order."""
     dtype: torch.dtype = torch.float32
     buffers: int = 0
-    """Elements of the float32 buffers."""
     train_samples: int
     test_samples: int
     ready: tuple[float, ...] = ()
     """One a parameter: the part of backward, 0 to 1, after which its gradient is complete; empty: not known."""
     compression: Compression = UNCOMPRESSED
     accumulate: int = 1
-    """Mini-batches of a step."""
 
     @classmethod
     def of(cls, job: Job) -> Self:
@@ -54,7 +52,6 @@ class JobShape:
 
     @property
     def state_bytes(self) -> int:
-        """The least that a checkpoint holds: parameters and buffers."""
         return self.size * self.dtype.itemsize + self.buffers * torch.float32.itemsize
 
     def message_bytes(self, message: Any) -> int:

@@ -33,7 +33,6 @@ class VirtualEngine:
     def __init__(self, simulation: Simulation, transport: type[SimulatedTransport]) -> None:
         self._simulation, self._ready = simulation, simulation.ready
         self._loss = nan
-        """Worker 0's last."""
         self._collectives = VirtualCollectives(simulation)
         self._transport = transport(simulation, self._collectives)
         self._running = len(simulation.workers)
@@ -254,7 +253,6 @@ class VirtualEngine:
             self._simulation.observer.stepped(progress, self._simulation.shards.total(clock), self._loss, now)
 
     def _clock(self, node: Node, _: Clock) -> bool:
-        """A step ends; report how far the servers have come since the last report."""
         me = node.me
         me.clock += 1
         if self._reported < me.seen:

@@ -18,7 +18,7 @@ from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
 from paceline.records.events import MetricsRow
 from paceline.records.summary import Observer, Started, Summary
-from paceline.runtimes.prepare import check_buffers, server_count
+from paceline.runtimes.prepare import check_strategy, server_count
 from paceline.runtimes.replica import ParameterShard, Replica
 from paceline.runtimes.session import Position, Session
 from paceline.runtimes.settings import Settings, Triggers
@@ -73,7 +73,6 @@ class Simulation:
         self.steady = costs.steady
         self._horizon = horizon
         self.horizon = horizon * (1 + NEAR)
-        """When the run is over, whatever is unfinished."""
         self.shape = job if isinstance(job, JobShape) else JobShape.of(job)
         self._name, self._folder = name or self.shape.name, folder
         sizes = settings.step_sizes(self.shape.accumulate)
@@ -98,7 +97,6 @@ class Simulation:
         self.servers: Sequence[Node] = [self._server(*one) for one in enumerate(server_groups)]
         self.nodes = {node.peer: node for node in (*self.workers, *self.servers)}
         self.ready: deque[Node] = deque()
-        """Nodes whose programs can be resumed."""
 
     def _check(self, job: Job | JobShape, gradients: bool) -> None:
         check(self.settings, job, self.cluster, self.strategy, gradients, self._horizon)
@@ -155,7 +153,6 @@ class Simulation:
         return session.program()
 
     def _stopping(self, rank: int) -> bool:  # noqa: ARG002
-        """Whether a worker is to stop before its time."""
         return False
 
     def _server(self, rank: int, host: int) -> Node:
@@ -237,7 +234,6 @@ def check(
     gradients: bool,
     horizon: float = inf,
 ) -> None:
-    """Raise a UsageError for what cannot be simulated, before anything is written."""
     cluster.check_workers(settings.workers)
     if gradients and isinstance(job, JobShape):
         raise UsageError(f"job {job.name!r} is only a shape, without weights; simulate it without gradients")
@@ -246,7 +242,7 @@ def check(
         if settings.target_accuracy is not None:
             asked = f"a target accuracy of {settings.target_accuracy:g}"
         raise UsageError(f"{asked} needs gradients; leave it out or simulate with gradients")
-    check_buffers(settings, strategy)
+    check_strategy(settings, strategy)
     if not horizon > 0:
         raise UsageError(f"a horizon of {horizon:g} s is too short: give a time such as '0.6 s'")
     churn = [f"{what} of host {g.name(0)!r}" for g in cluster.groups for what in g.host.churn]

@@ -13,7 +13,6 @@ Action = Callable[[float], None]
 Transfer = tuple[float, Price]
 """The earliest time at which a collective may start, and what it costs."""
 Interval = tuple[float, float]
-"""Begin and end."""
 
 
 class Timeline:
@@ -22,7 +21,6 @@ class Timeline:
     def __init__(self, network: FlowNetwork) -> None:
         self.network = network
         self.now = 0.0
-        """The time of the last event."""
         self.planned: list[tuple[float, int, Action]] = []
         """Scheduled actions, as a heap; ends of transfers are the network's."""
         self._number = count()
@@ -32,7 +30,6 @@ class Timeline:
         heapq.heappush(self.planned, (time, next(self._number), action))
 
     def step(self) -> bool:
-        """Advance to the next event; False where there is none."""
         arrival = self.network.next_end()
         planned = self.planned[0][0] if self.planned else inf
         if arrival == planned == inf:

@@ -51,7 +51,6 @@ class SimulatedTransport:
             self._simulation.recorder.served(node.peer.rank, entry)
 
     def send(self, node: Node, effect: Send) -> bool:
-        """The message leaves when the timeline has come to where its sender is."""
         shape = self._simulation.shape
         target, envelope = self._address(node, effect, shape.message_bytes(effect.message))
         leaves = node.me.now + shape.coding(effect.message)
@@ -159,7 +158,6 @@ class SimulatedTransport:
         return False
 
     def _wake(self, node: Node) -> bool:
-        """Resume a server with nothing: the time until which it waits has come."""
         node.waits_for = node.answer = None
         self.note(node, Ticked(node.me.now))
         return False

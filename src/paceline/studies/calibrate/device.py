@@ -82,7 +82,6 @@ class QuietMachine:
 
     @property
     def disturbance(self) -> str:
-        """A sentence on what disturbed all that was measured, as a mean; empty where nothing did."""
         if not self._loads:
             return ""
         whole = sum(seconds for seconds, _ in self._loads)
@@ -185,7 +184,6 @@ def _measure_few(networks: int, layers: int, long: bool) -> tuple[Measured, Meas
 
 
 def check_threads(threads: int | None) -> int:
-    """Threads that a worker of this machine can compute with; None is the usual number."""
     most, said = usable_cores(), "threads" if threads is not None else VARIABLE
     threads = usual_threads() if threads is None else threads
     if not 1 <= threads <= most:

@@ -91,7 +91,11 @@ def fit_device(
         flops=limits.flops,
         bandwidth=limits.bandwidth,
         residuals={kind: _shares(errors) for kind, errors in missed.items()},
-        rates=_rates(named),
+        rates={
+            kind: _quantiles([one.operator.flops / one.seconds for some in found.values() for one in some])
+            for kind, found in named.items()
+            if kind in RATED
+        },
         steps=_shares(off),
         spread=device.spread,
     )
@@ -219,7 +223,6 @@ def _root_mean_square(values: Sequence[float]) -> float:
 
 
 def _fresh(measured: Iterable[MeasuredNetwork], page: float) -> fitted.FreshMemory:
-    """How much of what operators write lies in memory that they are the first to touch."""
     touched, asked = [0.0] * (len(fitted.SIZES) + 1), [0.0] * (len(fitted.SIZES) + 1)
     for timed in (timed for one in measured for timed in one.operators):
         pieces = fitted.results(timed.operator)
@@ -278,10 +281,5 @@ def _shares(logarithms: Sequence[float]) -> tuple[float, float]:
     return float(np.median(shares)), float(np.quantile(shares, 0.9))
 
 
-def _rates(named: Named) -> dict[Kind, tuple[float, float]]:
-    rates: dict[Kind, tuple[float, float]] = {}
-    for kind, operators in named.items():
-        if kind in RATED:
-            found = [one.operator.flops / one.seconds for points in operators.values() for one in points]
-            rates[kind] = float(np.quantile(found, 0.1)), float(np.quantile(found, 0.98))
-    return rates
+def _quantiles(rates: Sequence[float]) -> tuple[float, float]:
+    return float(np.quantile(rates, 0.1)), float(np.quantile(rates, 0.98))

@@ -103,7 +103,6 @@ def draw_layer(seed: int, number: int) -> tuple[Traceable, int]:
 
 
 def layer_subject(name: str, random: Random) -> tuple[Traceable, int]:
-    """A row of the table at random sizes, and how many samples it is given."""
     row = LAYERS[name]
     samples, *shape = row.shape(random)
     channels = shape[-1] if row.sides == -1 else shape[0]

@@ -183,7 +183,6 @@ class LinkProbe:
         return [later - earlier for earlier, later in pairwise(marks)]
 
     def fit(self, rounds: Sequence[Round], disturbed: str) -> link_fit.ContentionFit:
-        """The contention and each link; between hosts also a message with nothing else under way."""
         group, wire = self._group, []
         if "network" in self._links:
             points = Prober(group, len(rounds) * TURN).exchange("across", group.first_of_each_host())
@@ -276,7 +275,6 @@ def _dense(width: int) -> Traceable:
 
 
 def _images() -> nn.Module:
-    """Many short operators, as small convolutional networks have."""
     first = (nn.Unflatten(1, (1, 14, 14)), nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
     second = (nn.Conv2d(8, 24, 3, padding=1), nn.ReLU(), nn.Flatten())
     return nn.Sequential(*first, *second, nn.Linear(24 * 49, 10))

@@ -120,7 +120,6 @@ def _pace() -> float:
 def _run(
     function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[float, int]]:
-    """The result, seconds and first touches of a page."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     begin = perf_counter()
     result = function(*args, **kwargs)
@@ -129,7 +128,6 @@ def _run(
 
 
 def measure_limits() -> DevicePeaks:
-    """The best rate of large matrix products and of a friendly convolution; memory by the best of several copies."""
     matrix, source = torch.randn(768, 768), torch.randn(8 * 2**20)
     images, weights = torch.randn(4, 128, 28, 28), torch.randn(128, 128, 3, 3)
     target = torch.empty_like(source)

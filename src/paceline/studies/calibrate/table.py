@@ -14,7 +14,7 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from paceline.clusters.toml_reader import Reader, read_toml
-from paceline.costs.bandwidth import ring_crossings
+from paceline.collectives.traffic import ring_crossings
 from paceline.costs.paleo import SCHEMES
 from paceline.errors import UsageError, unknown
 
@@ -66,7 +66,6 @@ class EpochTable:
 
 
 def read_table(path: Path) -> EpochTable:
-    """Read a table from a file; a scenario that asks for scaling is one too."""
     reader = read_toml(path, "table")
     for key in ("about", "ask"):
         reader.word(key, "scaling")

@@ -81,7 +81,6 @@ class BenchGroup(ProcessGroupComm):
 
 
 def timed(group: BenchGroup, work: Callable[[], object], calls: int) -> list[float]:
-    """Seconds of each call, by the slowest rank; each begins when all ranks are ready."""
     found = []
     for _ in range(calls):
         group.align()

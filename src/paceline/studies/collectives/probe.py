@@ -181,7 +181,6 @@ def least_squares(
 def predict(
     found: ProbeResult, hosts: Sequence[int], sides: Sequence[str], sizes: Sequence[int], element: int
 ) -> BenchPrediction:
-    """The price of every cell; ``hosts`` is the host of each rank."""
     device = Device(reduce_seconds=found.reduce_seconds)
     # Workers of a host share what their messages took together.
     cluster = Cluster.of(
@@ -215,7 +214,6 @@ def predict(
 
 
 def _link(line: AlphaBeta | None, at_once: int) -> Link:
-    """The link that so many messages at once share; a line that was not measured is not used."""
     if line is None:
         return MEMORY
     return Link(latency=line.latency, bandwidth=at_once / max(line.byte_seconds, QUICKEST))

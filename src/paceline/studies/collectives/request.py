@@ -136,7 +136,6 @@ class Cell:
 
     @property
     def error(self) -> float:
-        """How far the prediction lies above the median, as a share of it."""
         return self.predicted / self.median - 1
 
     def to_json(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from paceline.collectives.execute import find_operation
-from paceline.costs.bandwidth import busbw
+from paceline.collectives.traffic import busbw
 from paceline.errors import UsageError
 from paceline.records.load import LoadMeter, disturbance
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots

@@ -51,7 +51,6 @@ def price_request(
     *,
     modules: bool = False,
 ) -> Prediction:
-    """The same for a cost model that is given, with the changes that are tried."""
     model.check()
     series = []
     for strategy in model.strategies:

@@ -41,9 +41,6 @@ class Lognormal(NamedTuple):
     mean_log: float
     spread: float
 
-    def quantiles(self, parts: torch.Tensor) -> torch.Tensor:
-        return torch.exp(self.mean_log + self.spread * torch.special.ndtri(parts))
-
 
 def sum_of(times: Sequence[float], jitter: float) -> Lognormal:
     """The sum of times that vary independently, each by a factor of this jitter."""
@@ -84,7 +81,6 @@ def by_slowest(setup: Setup) -> PredictedStep:
 
 
 def _stretches(steps: Sequence[StepSample]) -> list[list[float]]:
-    """What a worker computes before each of its exchanges, step by step: each varies by itself."""
     found: list[list[float]] = []
     current: list[float] = []
     for one in steps:
@@ -161,7 +157,6 @@ class ServedLoad:
         self.paces = dict(zip(self.groups, replace(setup, cluster=self.cluster).paces, strict=True))
         self.busy = step.data + step.forward + step.backward
         self.shards = self._shards(len(hosts))
-        """Bytes of the parameters that each server keeps."""
         self.models = [HEADER + shard for shard in self.shards]
         """Bytes of a message from each server."""
         compression, width = setup.shape.compression, setup.shape.dtype.itemsize
@@ -189,7 +184,6 @@ class ServedLoad:
         return {place: expected_maximum([(time, self.count(place))]) / steps for place in self.groups}
 
     def exchange(self, place: int) -> float:
-        """A worker's push, the servers' answer and its way back, with no other worker under way."""
         compression = self.setup.shape.compression
         coding = sum(map(compression.coding, self.shards))
         return self._one_way(place, self.pushes) + self._one_way(place, self.models) + coding + self.answer
@@ -271,10 +265,10 @@ class ServedLoad:
 
 def _arrivals(groups: Sequence[tuple[Lognormal, int]]) -> torch.Tensor:
     """When workers of all groups have computed, in order, as it is in the mean."""
-    times = [
-        time.quantiles((torch.arange(many, dtype=torch.float64) + 0.625) / (many + 0.25))
-        for time, many in groups
-    ]
+    times = []
+    for time, many in groups:
+        parts = (torch.arange(many, dtype=torch.float64) + 0.625) / (many + 0.25)
+        times.append(torch.exp(time.mean_log + time.spread * torch.special.ndtri(parts)))
     arrivals = torch.cat(times).sort().values
     arrivals[-1] = expected_maximum(groups)
     return arrivals

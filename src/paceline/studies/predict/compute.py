@@ -59,7 +59,6 @@ class BatchTraces:
 
 
 def interpolate(small: Trace, large: Trace, samples: int) -> Trace | None:
-    """The trace between two others; None where their operators differ."""
     part = (samples - small.samples) / (large.samples - small.samples)
     phases: dict[str, Any] = {}
     for phase in PHASES:
@@ -80,7 +79,6 @@ def interpolate(small: Trace, large: Trace, samples: int) -> Trace | None:
 
 
 def _interpolated(one: Any, two: Any, part: float) -> Any:
-    """A value of the same form with every number on its line."""
     if one is None or isinstance(one, (bool, str)):
         return one
     if isinstance(one, int | float):
@@ -102,7 +100,6 @@ class ComputeTimes:
 
     level: Level
     words: str
-    """Where the times are from."""
     device: DeviceModel
     traces: BatchTraces
     accumulate: int = 1
@@ -134,7 +131,6 @@ class ComputeTimes:
         return self.traces.trace(-(-samples // self.accumulate))
 
     def timed(self, trace: Trace) -> Callable[[Operator], float]:
-        """How long each operator of a trace takes."""
         device = self.device.within(trace)
         if self.typical is None:
             return device.seconds
@@ -150,7 +146,6 @@ class ComputeTimes:
         return accumulated(step_cost(self.trace(samples), device), self.accumulate).step.compute
 
     def modules(self, batch: int) -> tuple[ModuleCost, ...]:
-        """The modules in the order in which forward enters them; the optimizer belongs to none of them."""
         trace = self.trace(batch)
         seconds, times = self.timed(trace), self.accumulate
         modules: dict[str, list[Operator]] = {}
@@ -221,7 +216,6 @@ def find_compute(
 
 
 def by_run(folder: RunFolder, device: DeviceModel, traces: BatchTraces, accumulate: int = 1) -> ComputeTimes:
-    """A job whose step was measured on one worker."""
     typical, host = typical_step(folder), HostRoom.of_run(folder)
     words = f"the typical step of {folder.path}, {typical.samples} samples"
     return ComputeTimes(
@@ -257,7 +251,6 @@ def is_mixed(request: PredictRequest) -> bool:
 
 
 def precision_words(request: PredictRequest, sheet: DeviceSheet | None, subject: Traceable | Job) -> str:
-    """The number format in words; empty where it was measured as the job computes."""
     if sheet is None:
         measured = f"FP32, as it was measured, though the job computes in {subject.precision.upper()}"
         return "" if subject.precision == "fp32" else measured

@@ -33,8 +33,6 @@ Layout = Callable[[int, bool, float], Cluster]
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """Hosts for any number of workers, and what is known of their links."""
-
     layout: Layout
     most: int
     words: str
@@ -46,7 +44,6 @@ class Deployment:
     jitter: float = 0.0
     described: Cluster | None = None
     by_catalogue: bool = False
-    """Whether the links are those of the catalogue, so that others can be had."""
 
     def hosts(self, workers: int) -> int:
         return sum(group.count for group in self.layout(workers, False, 0.0).groups if group.workers)
@@ -89,7 +86,6 @@ def find_deployment(request: PredictRequest, profile: Profile | None) -> Deploym
 
 
 def _find_room(request: PredictRequest, profile: Profile | None) -> HostRoom | None:
-    """How many workers a host has cores for, by the record, else by the profile."""
     there = None if profile is None else HostRoom.of_profile(profile)
     if request.times is None:
         return there

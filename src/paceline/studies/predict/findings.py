@@ -32,7 +32,6 @@ from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_t
 from paceline.studies.predict.setup import Change
 
 WELL = 0.8
-"""The efficiency from which training scales well."""
 FAR = 100_000
 """The largest number of workers that is tried where steps are found quickly."""
 CLOSE = 16
@@ -44,7 +43,6 @@ TENTH = 1.1
 ALIKE_RATES = 1.02
 """Rates that differ by less are the same: simulations vary by so much."""
 WORTH = 1.1
-"""What helps less than this is not recommended."""
 SIMULATED = 3
 """Where every worker is simulated, one in so many values of a setting is tried, the last among them."""
 MOST_HELPS = 3
@@ -52,7 +50,6 @@ ROOMY = 0.9
 """The fraction of a memory that a recommended change needs at most: allocators leave gaps, predictions err."""
 UNLIMITED = 1e9
 PERFECT = Change(transfers=1e-9)
-"""Links on which transfers take almost no time."""
 
 DIRECT: Mapping[str, tuple[str, ...]] = {
     "bandwidth": ("network", "inside"),
@@ -91,11 +88,10 @@ def find_remedies(model: PacelineModel) -> Iterator[Setting]:
             yield "strategy", "all-reduce"
         elif observe(request.built[0], 2, seconds, model.strategies[0]).cycle == 1:
             yield "strategy", "local-sgd:period=16"
-    yield from (("batch_size", str(times * model.batch // model.accumulate)) for times in (2, 4))
+    yield from (("batch_size", str(times * model.batch // model.compute.accumulate)) for times in (2, 4))
 
 
 def find_roomier(model: PacelineModel) -> Iterator[Setting]:
-    """Narrower numbers, then devices of the catalogue with more memory, the smallest first."""
     request, sheet = model.request, model.sheet
     if request.device is None or sheet is None:
         return
@@ -142,7 +138,6 @@ class Finder:
         return self._model.case(self._strategy, workers)
 
     def _other_case(self, model: PacelineModel, workers: int) -> Case:
-        """Of a changed request, whose strategy may be another."""
         strategies = model.request.strategies
         return model.case(self._strategy if self._strategy in strategies else strategies[0], workers)
 
@@ -172,7 +167,6 @@ class Finder:
         return self._reason(one, self._case(workers), workers)
 
     def _reason(self, few: Case, case: Case, times: int) -> Limit:
-        """What keeps the workers of a case from being ``times`` times as fast as those of the one with few."""
         bounds, bound = self._model.bounds(case), self._obstacle(few, case, times)
         limit = Limit(workers=case.workers, bound=bound, wire=None, without=None)
         if bound == "encryption":
@@ -299,7 +293,7 @@ class Finder:
 
     def _largest_batch(self, model: PacelineModel, workers: int, memory: Memory) -> int:
         """Samples of a mini-batch, of all workers together in strong scaling; 0 where none fits."""
-        accumulate, case = model.accumulate, self._other_case(model, workers)
+        accumulate, case = model.compute.accumulate, self._other_case(model, workers)
         shares = workers if model.strong else 1
         most = model.batch // (accumulate * shares)
         if memory.largest is not None:

@@ -32,7 +32,6 @@ buffers, and what the driver keeps. Assumed, not measured."""
 @dataclass(frozen=True, kw_only=True)
 class MemorySize:
     name: str
-    """A device, or the host whose workers share it."""
     size: float = 0.0
     shared: bool = True
     """Whether all workers and servers of a host share it, as a CPU's; each GPU has its own."""
@@ -95,7 +94,6 @@ def _on_host(setup: Setup, trace: Trace, host: Host, servers: int, usual: Memory
 
 
 def _memory_of(host: Host, usual: MemorySize) -> MemorySize:
-    """That of a host's own device, where the cluster says what it is."""
     device, sheet = host.device, host.device.sheet
     if sheet is None and not device.memory:
         return usual

@@ -13,8 +13,7 @@ from paceline.clusters.cluster import CIPHER
 from paceline.clusters.profile import Profile, read_profile
 from paceline.codecs import build_codec
 from paceline.codecs.base import Identity
-from paceline.costs.compression import UNCOMPRESSED, Compression, compression_of
-from paceline.costs.device import StepCost
+from paceline.costs.device import UNCOMPRESSED, Compression, StepCost, compression_of
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.job import Job, Traceable
@@ -96,15 +95,11 @@ class PacelineModel:
         return self.request.strategies
 
     @property
-    def accumulate(self) -> int:
-        return self.compute.accumulate
-
-    @property
     def batch(self) -> int:
         """As measured, or mini-batches as 'paceline train' has them."""
         if self.request.batch_size is None and self.compute.typical is not None:
             return self.compute.typical.samples
-        return (self.request.batch_size or USUAL_BATCH) * self.accumulate
+        return (self.request.batch_size or USUAL_BATCH) * self.compute.accumulate
 
     @property
     def epoch_samples(self) -> int | None:
@@ -116,7 +111,6 @@ class PacelineModel:
 
     @property
     def most(self) -> int:
-        """The largest number of workers that makes sense."""
         samples = self.epoch_samples
         data = MOST_WORKERS if samples is None else max(1, samples // self.batch)
         return min(self.batch if self.strong else data, self.deployment.most)
@@ -127,12 +121,11 @@ class PacelineModel:
 
     @cached_property
     def alone(self) -> float:
-        """Samples a second of one worker that trains alone."""
         return self.rate(replace(self.case(ONE_WORKER, 1), servers=1))
 
     @property
     def basis(self) -> Basis:
-        times = self.accumulate
+        times = self.compute.accumulate
         return Basis(
             level=self.compute.level,
             compute=self.compute.words + (f"; {times} mini-batches a step" if times > 1 else ""),
@@ -144,7 +137,6 @@ class PacelineModel:
         )
 
     def check(self) -> None:
-        """A UsageError says which number of workers or samples does not fit."""
         if self.request.epochs is not None and self.epoch_samples is None:
             raise UsageError(f"epochs {self.request.epochs} of how many samples? give samples")
         if not 1 <= self.batch <= MOST_BATCH:
@@ -162,7 +154,6 @@ class PacelineModel:
             self._shards(self.case("", largest))
 
     def changed(self, settings: Iterable[Setting]) -> "PacelineModel":
-        """The same of the request with other settings."""
         request = self.request
         for setting, value in settings:
             request = request.changed(setting, value)
@@ -217,7 +208,7 @@ class PacelineModel:
             return found
         smaller = case.batch - 1
         largest = holds_up_to(lambda batch: needs(batch).fits, smaller).workers if smaller else 0
-        largest -= largest % self.accumulate
+        largest -= largest % self.compute.accumulate
         return replace(found, largest=largest, least=None if largest else needs(1).needed)
 
     def cost(self, batch: int) -> StepCost:
@@ -281,7 +272,6 @@ class PacelineModel:
         }
 
     def _shards(self, case: Case) -> Shards:
-        """The data cut into the batches of a case; a UsageError where one is larger than the data."""
         assert self.epoch_samples is not None, "an epoch without a number of samples is refused"
         whole = case.samples == case.batch * case.workers
         sizes = (case.batch,) * case.workers if whole else (case.samples,)
@@ -365,7 +355,6 @@ def find_model(
 
 
 def _find_sheet(request: PredictRequest, deployment: Deployment) -> DeviceSheet | None:
-    """The device that times are for: the named one, or that of the cluster's first worker."""
     if request.device is not None:
         return find_device(request.device)
     if deployment.described is None or request.profile or request.times:

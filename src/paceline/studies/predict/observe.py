@@ -21,9 +21,7 @@ from paceline.strategies.effects import (
 from paceline.strategies.messages import Join, Push
 
 FIRST = 32
-"""Steps that are looked at before a pattern is taken to repeat."""
 LONGEST = 2**18
-"""Steps after which no pattern is looked for any more."""
 
 Exchange = tuple[tuple[str, int], ...]
 """What a worker exchanges in one step: kinds and sizes, empty for nothing."""

@@ -27,7 +27,6 @@ SETTINGS = (
     ),
     *("cost_model", "ppp_comp", "ppp_comm"),
 )
-"""Settings of a request that Paleo's model has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +83,6 @@ class PaleoModel(PacelineModel):
 
 
 def find_paleo_model(request: PredictRequest, progress: Progress) -> PaleoModel:
-    """A UsageError names what Paleo's model does not have: strategies, profiles, several devices a host."""
     if request.device is None:
         raise UsageError("cost model paleo needs a device of the catalogue: name one, such as k40")
     for field in fields(request):

@@ -14,7 +14,6 @@ Level = Literal["catalogue", "calibrated", "profiled"]
 Where = Literal["network", "inside"]
 
 Bound = Literal["compute", "bandwidth", "latency", "encryption", "codec", "server", "straggler"]
-"""What a step would gain most from if it were better."""
 
 Path = Literal["groups", "events", "approximation"]
 """How a step was found: one worker simulated for each group of equal ones, every worker simulated, or a large run
@@ -40,7 +39,6 @@ class StepBounds(NamedTuple):
     besides: Bound = "compute"
     """The same if computing stayed as it is; compute where nothing else helps."""
     link: Where = "network"
-    """The link that bandwidth or latency refer to."""
     cipher: float = 0.0
     """Bytes a second that a process encrypts for servers on other hosts; 0 where nothing does."""
 
@@ -86,7 +84,6 @@ class PredictionRow:
     sent: float
     rate: float
     speed_up: float
-    """Against one worker that trains alone."""
     efficiency: float
     bound: Bound
     path: Path
@@ -104,7 +101,6 @@ class PredictionRow:
 class Reach:
     workers: int
     searched: int
-    """The largest number that was tried."""
 
     @property
     def open(self) -> bool:
@@ -115,7 +111,6 @@ class Reach:
 class Wire:
     where: Where
     name: str
-    """As the catalogue or the profile has it; empty where only its figures are known."""
     bandwidth: float
     latency: float
 
@@ -144,13 +139,10 @@ class Knee:
 
 @dataclass(frozen=True, kw_only=True)
 class BandwidthNeed:
-    """The bandwidth at which links lengthen a step by no more than a tenth."""
-
     workers: int
     wire: Wire
     needed: float | None
     left: float
-    """Seconds a step that the links would cost with unlimited bandwidth."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,8 +189,6 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyPrediction:
-    """One strategy, or one scheme of Paleo's, which has no findings."""
-
     strategy: str
     rows: tuple[PredictionRow, ...]
     findings: Findings | None = None

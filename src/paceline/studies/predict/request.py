@@ -15,7 +15,6 @@ from paceline.strategies import build_strategy
 from paceline.strategies.base import Strategy
 
 Scaling = Literal["weak", "strong"]
-"""Weak: every worker keeps its batch. Strong: the batch of all workers together stays, each has its share."""
 USUAL_NETWORK = "10gbit"
 USUAL_BATCH = 32
 USUAL_WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -115,7 +114,6 @@ class PredictRequest:
 
     @property
     def served(self) -> bool:
-        """Whether any strategy keeps the parameters on servers."""
         return any(strategy.served for strategy in self.built)
 
     def changed(self, setting: str, value: str) -> Self:
@@ -126,7 +124,6 @@ class PredictRequest:
         return replace(self, **changed)
 
     def counts(self, most: int) -> tuple[int, ...]:
-        """The requested worker counts, or the usual ones of at most ``most``."""
         fewest = most if self.workers is None else min(self.workers)
         for spec, strategy in zip(self.strategies, self.built, strict=True):
             if fewest < strategy.least_workers:

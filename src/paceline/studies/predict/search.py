@@ -6,7 +6,6 @@ from collections.abc import Callable
 from paceline.studies.predict.prediction import Reach
 
 PAYS = 1.5
-"""Doubling the workers pays off where it makes training at least so many times as fast."""
 PATIENCE = 3
 """After so many doublings in a row that do not pay off, no further one is tried."""
 
@@ -29,7 +28,6 @@ def holds_up_to(holds: Callable[[int], bool], limit: int) -> Reach:
 
 
 def pays_up_to(rate: Callable[[int], float], limit: int) -> tuple[Reach, int | None]:
-    """The largest number whose doubling pays off (0: none), and the first power of two before it whose does not."""
 
     def pays(workers: int) -> bool:
         return 2 * workers <= limit and rate(2 * workers) >= PAYS * rate(workers)

@@ -52,7 +52,6 @@ class Setup:
 
     @property
     def times(self) -> StepTimes:
-        """A worker's from its cost, and a server's as the cluster states them; without jitter."""
         stated = self.cluster.times
         return StepTimes(step=self.cost.step, serve=stated.serve, aggregate=stated.aggregate)
 
@@ -80,11 +79,9 @@ class Change:
     """A what-if; every field is a factor, 1 where all is as described."""
 
     compute: float = 1.0
-    """Of the time of all computing."""
     transfers: float = 1.0
     """Of the time of all transfers and of encryption."""
     link: Where = "network"
-    """The link of which ``bandwidth`` and ``latency`` are meant."""
     bandwidth: float = 1.0
     latency: float = 1.0
 

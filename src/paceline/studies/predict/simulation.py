@@ -65,7 +65,6 @@ class StepSample(NamedTuple):
 
 WorkerSteps = Sequence[tuple[Sequence[StepSample], int]]
 """Steps of simulated workers, and how many workers each of them stands for."""
-
 Simulation = Callable[[int], WorkerSteps]
 """From the number of steps a worker to all of them."""
 
@@ -93,7 +92,6 @@ def cycles_by_groups(setup: Setup) -> WorkerSteps:
 
 
 def by_events(setup: Setup) -> PredictedStep:
-    """Simulate every worker. A UsageError says where that would take too long."""
     cluster = replace(setup.cluster, times=replace(setup.times, jitter=setup.jitter))
     workers = cluster.workers
 

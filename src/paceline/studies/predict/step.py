@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from paceline.costs.compression import UNCOMPRESSED
+from paceline.costs.device import UNCOMPRESSED
 from paceline.strategies.base import SyncPoint
 from paceline.studies.predict.approximation import approximate_bounded, approximate_rounds, by_slowest
 from paceline.studies.predict.prediction import Bound, PredictedStep, StepBounds, Where
@@ -106,7 +106,6 @@ def find_bounds(setup: Setup) -> StepBounds:
 
 
 def _seconds(setup: Setup) -> float:
-    """Without events, for comparisons: exactly, or as if workers did not vary."""
     return (_without_events(setup) or by_groups(replace(setup, jitter=0.0))).seconds
 
 

@@ -1,12 +1,11 @@
 """Questions that a formula or another study answers: explain, lower-bound, peak, predict and scaling."""
 
-from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from paceline.clusters.catalogue import find_device
 from paceline.clusters.toml_reader import Reader
-from paceline.costs.bandwidth import bandwidth_use, lower_bound_bytes
+from paceline.collectives.traffic import bandwidth_use, lower_bound_bytes
 from paceline.errors import UsageError
 from paceline.studies.calibrate.table import table_of
 from paceline.studies.scenarios.scenario import Scenario
@@ -17,80 +16,17 @@ if TYPE_CHECKING:  # it imports torch, which formulas do not need
 MOST = 1_000
 """Of anything that is counted; the report draws far less, and says how much, once it has begun."""
 ELEMENT = 4
-"""Bytes of a gradient's element."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Throughput:
-    """One model on a device that is always at its peak."""
-
-    model: str
-    operations: float
-    """An image."""
-    seconds: float
-    """An image."""
-    rate: float
-    """Images a second."""
+Answer = dict[str, Any]
+"""The figures as a JSON document; seconds, bytes and bytes a second."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Peak:
-    """What a device could do at best."""
-
-    device: str
-    flops: float
-    models: tuple[Throughput, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeastTraffic:
-    """The lower bound of an all-reduce, and the use that a measured time makes of it."""
-
-    items: int
-    item_size: int
-    processes: int
-    bound: int
-    """Bytes that some process must send."""
-    seconds: float | None = None
-    use: float | None = None
-    """Bytes a second: the bound over the time."""
-    link: float | None = None
-    """Bytes a second that the link could carry."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScalingPoint:
-    """One measured epoch: compute is one worker's epoch over the workers, communicate is the rest."""
-
-    workers: int
-    batch: int
-    """Of a worker."""
-    seconds: float
-    steps: int
-    speed_up: float
-    """Over one worker with the same batch."""
-    compute: float
-    communicate: float
-    """Negative where n workers are more than n times as fast."""
-    use: float | None
-    """Bytes a second of the least that an all-reduce must move; None for one worker, or without communication."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scaling:
-    """A table of measured epochs as a scaling study prints it."""
-
-    model: str
-    parameters: int
-    samples: int
-    points: tuple[ScalingPoint, ...]
-
-
-def read_request(scenario: Scenario) -> dict[str, Any]:
+def read_request(scenario: Scenario) -> Answer:
     """The settings of [explain] by name; the report plays the collective."""
     reader = scenario.reader.table("explain")
     reader.need('schedule = "ring"')
-    request: dict[str, Any] = {"schedule": reader.word("schedule", ""), "op": reader.word("op", "sum")}
+    request: Answer = {"schedule": reader.word("schedule", ""), "op": reader.word("op", "sum")}
     rows = [
         " ".join(f"{number.number(place, 0.0):.17g}" for number, place in row.items(key))
         for row, key in reader.items("values")
@@ -102,7 +38,7 @@ def read_request(scenario: Scenario) -> dict[str, Any]:
     return {key: value for key, value in request.items() if key in ("op", *reader.values)}
 
 
-def least_traffic(scenario: Scenario) -> LeastTraffic:
+def least_traffic(scenario: Scenario) -> Answer:
     reader = scenario.reader.table("all-reduce")
     reader.need("items = 11_170_000", "processes = 4")
     items, processes = reader.whole("items", 0, least=1), reader.whole("processes", 0, least=1)
@@ -113,18 +49,18 @@ def least_traffic(scenario: Scenario) -> LeastTraffic:
     if "time" in reader.values and not seconds:
         raise reader.wrong("time", reader.values["time"], "it must be more than 0 s")
     scenario.finish(reader)
-    return LeastTraffic(
-        items=items,
-        item_size=int(size),
-        processes=processes,
-        bound=lower_bound_bytes(items, int(size), processes),
-        seconds=seconds or None,
-        use=bandwidth_use(items, int(size), processes, seconds) if seconds else None,
-        link=link or None,
-    )
+    return {
+        "items": items,
+        "item_size": int(size),
+        "processes": processes,
+        "bound": lower_bound_bytes(items, int(size), processes),
+        "seconds": seconds or None,
+        "use": bandwidth_use(items, int(size), processes, seconds) if seconds else None,
+        "link": link or None,
+    }
 
 
-def peak(scenario: Scenario) -> Peak:
+def peak(scenario: Scenario) -> Answer:
     device = scenario.reader.table("device")
     device.need('name = "k80"')
     name, stated = device.word("name", ""), device.flops("peak", 0.0)
@@ -133,10 +69,10 @@ def peak(scenario: Scenario) -> Peak:
     flops = stated or find_device(name).flops
     if not models:
         raise UsageError(f"{scenario.path} names no model: add [[models]] with name, and operations or model")
-    return Peak(device=name, flops=flops, models=tuple(_throughput(reader, flops) for reader in models))
+    return {"device": name, "flops": flops, "models": [_throughput(reader, flops) for reader in models]}
 
 
-def _throughput(reader: Reader, flops: float) -> Throughput:
+def _throughput(reader: Reader, flops: float) -> Answer:
     """By stated operations, or those of a forward by the model's trace, where a multiply-add is two, as in a peak."""
     reader.need('name = "VGG-16"')
     name, operations = reader.word("name", ""), reader.number("operations", 0.0)
@@ -153,7 +89,8 @@ def _throughput(reader: Reader, flops: float) -> Throughput:
         from paceline.jobs.build import traceable_of
 
         operations = 2 * trace(traceable_of(model), 1).multiply_adds
-    return Throughput(model=name, operations=operations, seconds=operations / flops, rate=flops / operations)
+    seconds = operations / flops  # of an image
+    return {"model": name, "operations": operations, "seconds": seconds, "rate": flops / operations}
 
 
 def prediction(scenario: Scenario) -> "Prediction":
@@ -189,7 +126,8 @@ def _one_of(reader: Reader, key: str, usual: str, other: str) -> str:
     return value
 
 
-def scaling(scenario: Scenario) -> Scaling:
+def scaling(scenario: Scenario) -> Answer:
+    """Measured epochs: compute is one worker's epoch over the workers, communicate is the rest."""
     measured = table_of(scenario.reader)
     points = []
     for point, seconds in sorted(measured.epochs.items()):
@@ -197,17 +135,16 @@ def scaling(scenario: Scenario) -> Scaling:
         rest, use = seconds - compute, None
         if point.workers > 1 and rest > 0:
             use = bandwidth_use(measured.parameters, ELEMENT, point.workers, rest / steps)
-        one = ScalingPoint(
-            workers=point.workers,
-            batch=point.batch,
-            seconds=seconds,
-            steps=steps,
-            speed_up=measured.alone(point.batch) / seconds,
-            compute=compute,
-            communicate=rest,
-            use=use,
-        )
+        one = {
+            "workers": point.workers,
+            "batch": point.batch,
+            "seconds": seconds,
+            "steps": steps,
+            "speed_up": measured.alone(point.batch) / seconds,
+            "compute": compute,
+            "communicate": rest,
+            "use": use,
+        }
         points.append(one)
-    return Scaling(
-        model=measured.model, parameters=measured.parameters, samples=measured.samples, points=tuple(points)
-    )
+    head = {"model": measured.model, "parameters": measured.parameters, "samples": measured.samples}
+    return {**head, "points": points}

@@ -14,7 +14,7 @@ from paceline.jobs.spec import JobSpec
 from paceline.records.servers import Entry, Received, Updated
 from paceline.records.spans import StepRecord
 from paceline.records.summary import Summary
-from paceline.runtimes.prepare import check_servers
+from paceline.runtimes.prepare import check_settings
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
@@ -28,9 +28,7 @@ MOST_STEPS = 1_000_000
 MOST_ENTRIES = 1_000
 """Messages and updates that are kept, to show a short run one by one."""
 MOST_KINDS = 12
-"""Kinds of rounds that are listed."""
 MOST_UPDATES = 24
-"""Updates up to which a run is shown one by one."""
 ENDLESS = 10**12
 """Steps that no worker takes: its own number of steps, or the horizon, ends the run."""
 USUAL_CROSSOVER, MOST_CROSSOVER = 1_024, 4_096
@@ -50,9 +48,7 @@ class Work:
     horizon: float = inf
     epochs: int = 0
     batches: int = 0
-    """Mini-batches that all workers share, in any number of epochs."""
     iterations: int = 0
-    """Steps a worker."""
     rounds: int = 0
     """Exchanges, each after ``local_epochs`` of a worker's own samples."""
     samples: int = 0
@@ -116,22 +112,17 @@ class Rounds:
 
     count: int
     workers: int
-    """How many took part in each."""
     seconds: float
     """Of one of them, on average: since the update before, or since the beginning."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunAnswer:
-    """A run in virtual time."""
-
     strategy: str
     workers: tuple[str, ...]
-    """The name of every worker's host, by rank."""
     seconds: float
     """Until the last update, where there are servers; else until the last worker has ended."""
     batches: int
-    """Mini-batches that went into the model."""
     local_batches: int
     """Mini-batches of a worker between two exchanges, where a round is more than one."""
     compute: float
@@ -144,7 +135,6 @@ class RunAnswer:
     rounds: tuple[Rounds, ...]
     """In order; empty where there are no servers, and where too many of them differ."""
     unfinished: tuple[str, ...]
-    """Workers that came and pushed nothing."""
     entries: tuple[Entry, ...]
     """The server's log, where the run is short enough to be shown update by update."""
 
@@ -160,7 +150,6 @@ class RunLog(SimulationRecorder):
         self.came: set[int] = set()
         self.pushed: set[int] = set()
         self.exchanges: list[int] = []
-        """The steps of worker 0 in which it sent something."""
         self.updates = 0
         self.last = 0.0
 
@@ -224,7 +213,7 @@ def _run(work: Work, cluster: Cluster) -> tuple[RunAnswer, RunLog]:
     shape = JobShape(name="scenario", parameters=(work.parameters,), train_samples=samples, test_samples=0)
     costs = stated_costs(cluster, (work.batch,) * workers, {})
     compute = max(sum(costs.gradient(rank, size, 0)) for rank, size in enumerate(settings.batch_sizes))
-    check_servers(settings, strategy)
+    check_settings(settings)
     _check_size(work, sum(steps), workers, compute)
     log, horizon = RunLog(), work.horizon
     summary = simulate(
@@ -306,31 +295,11 @@ def _check_size(work: Work, steps: float, workers: int, compute: float) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Balance:
-    """One round with this many workers."""
+def find_crossover(scenario: Scenario) -> dict[str, Any]:
+    """From how many workers the rest of a round takes longer than computing; None up to the ``most`` that were tried.
 
-    workers: int
-    compute: float
-    rest: float
-    """All of the round that is no computation: messages, aggregation, updates, waiting."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Crossover:
-    """From how many workers the rest of a round takes longer than computing."""
-
-    workers: int | None
-    """None where it never does, up to the most that were tried."""
-    most: int
-    tried: tuple[Balance, ...]
-    """By workers."""
-
-
-def find_crossover(scenario: Scenario) -> Crossover:
-    """Try numbers of workers, each a run of its own: twice as many until it is so, then halves in between.
-
-    The rest of a round is taken to grow with the workers, as it does wherever there is a crossover at all.
+    Each number of workers is a run of its own: twice as many until it is so, then halves in between. The rest of a
+    round is taken to grow with the workers, as it does wherever there is a crossover at all.
     """
     limit, step = scenario.reader.table("crossover"), scenario.reader.table("run")
     most = limit.whole("most", USUAL_CROSSOVER, least=1, most=MOST_CROSSOVER)
@@ -338,14 +307,14 @@ def find_crossover(scenario: Scenario) -> Crossover:
     limit.finish()
     step.finish()
     cluster = scenario.cluster()
-    tried: dict[int, Balance] = {}
+    tried: dict[int, dict[str, float]] = {}
 
     def beyond(workers: int) -> bool:
         tried[workers] = _balance(work, _widen(cluster, workers))
-        return tried[workers].rest > tried[workers].compute
+        return tried[workers]["rest"] > tried[workers]["compute"]
 
     found = _first(beyond, most)
-    return Crossover(workers=found, most=most, tried=tuple(tried[workers] for workers in sorted(tried)))
+    return {"workers": found, "most": most, "tried": [tried[workers] for workers in sorted(tried)]}
 
 
 def _first(beyond: Callable[[int], bool], most: int) -> int | None:
@@ -360,7 +329,7 @@ def _first(beyond: Callable[[int], bool], most: int) -> int | None:
     return high
 
 
-def _balance(work: Work, cluster: Cluster) -> Balance:
+def _balance(work: Work, cluster: Cluster) -> dict[str, float]:
     """A round in the long run: the second one, for the first may begin otherwise."""
     answer, log = _run(replace(work, iterations=2), cluster)
     if answer.rounds:
@@ -369,7 +338,7 @@ def _balance(work: Work, cluster: Cluster) -> Balance:
         period = _exchange_period(work, cluster, log)
         once, twice = (_run(replace(work, iterations=many * period), cluster)[0].seconds for many in (1, 2))
         seconds = (twice - once) / period
-    return Balance(workers=cluster.workers, compute=answer.compute, rest=seconds - answer.compute)
+    return {"workers": cluster.workers, "compute": answer.compute, "rest": seconds - answer.compute}
 
 
 def _exchange_period(work: Work, cluster: Cluster, log: RunLog) -> int:

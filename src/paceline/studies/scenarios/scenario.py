@@ -35,7 +35,6 @@ class Scenario:
 
     path: Path
     about: str
-    """One line of explanation."""
     ask: str
     reader: Reader
     """The whole file. An answer reads all of it, and then calls ``finish`` or ``cluster``."""

@@ -39,8 +39,7 @@ def may_fork() -> bool:
 class ForkServer:
     """A context in the main thread, around whatever imports the user's code and starts threads.
 
-    ``run`` does in a fork what a command does in a new interpreter, and returns its exit code; ``preload`` imports
-    what it needs. A fork server that has ended before it was asked is replaced by new interpreters.
+    ``run`` does in a fork what a command does in a new interpreter; ``preload`` imports what it needs.
     """
 
     def __init__(self, run: Callable[[Sequence[str]], int], preload: Callable[[], None]) -> None:

@@ -16,7 +16,6 @@ from paceline.runtimes.live import timeouts
 from paceline.runtimes.live.failures import Failure
 from paceline.runtimes.live.heartbeat import Phase, Progress, ask_for_stack, read_progress, users_frame
 from paceline.runtimes.live.launcher.processes import Activity, LaunchPlan, Process, activity
-from paceline.runtimes.live.process_info import host_name
 from paceline.units import show_seconds
 
 _FRAMES = 8
@@ -111,16 +110,9 @@ class Hang:
         lasted = time.monotonic() - self.stall.since
         how = "was stopped by a signal" if self.stall.stopped else f"stood still in {self.stall.phase}"
         since = _clock_time(self.stall.since)
-        return Failure(
-            rank=self.process.rank,
-            role=self.process.role,
-            host=host_name(),
-            kind="hung",
-            step=self.progress.step,
-            message=f"{how} since {since} and was ended after {show_seconds(lasted)}",
-            where=users_frame(self.frames),
-            at=time.time() - lasted,
-        )
+        message = f"{how} since {since} and was ended after {show_seconds(lasted)}"
+        where, at = users_frame(self.frames), time.time() - lasted
+        return self.process.failure("hung", self.progress.step, message, at=at, where=where)
 
     def __str__(self) -> str:
         process, stall, progress = self.process, self.stall, self.progress

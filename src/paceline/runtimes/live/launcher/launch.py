@@ -39,10 +39,7 @@ def paceline_command(arguments: Sequence[str]) -> list[str]:
 
 
 def launch_training(request: TrainRequest, plan: LaunchPlan, main: Main, arguments: Sequence[str]) -> int:
-    """Find every mistake that needs no data; then start the command as each worker and server of this host.
-
-    A run of one host that resumes with another number of workers goes on in a folder that is made for it.
-    """
+    """Find every mistake that needs no data; then start the command as each worker and server of this host."""
     with ExitStack() as stack:
         start = stack.enter_context(starting(main, request.options.device))
         servers, workers = request.servers(), plan.nodes * plan.workers
@@ -71,10 +68,7 @@ def launch_workers(plan: LaunchPlan, main: Main, arguments: Sequence[str]) -> in
 
 @contextmanager
 def starting(main: Main, device: str = "cpu") -> Iterator[Start]:
-    """How workers and servers are started: as forks of what this process is now, where that is possible.
-
-    Enter it before the user's code is imported and before a thread starts.
-    """
+    """How processes are started: as forks of this one, where possible; enter it before user code and threads."""
     if device != "cpu" or not may_fork():
         yield processes.start
         return

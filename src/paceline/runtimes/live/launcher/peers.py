@@ -1,7 +1,4 @@
-"""The launchers of a run: how they find each other in the run's store, and what they tell each other there.
-
-The launcher of node rank 0 keeps the store, which the workers use to find each other too.
-"""
+"""The launchers of a run: how they find each other in the run's store, and what they tell each other there."""
 
 import json
 import threading
@@ -44,10 +41,9 @@ class _Seat:
 
 
 class LauncherGroup:
-    """The launchers of a run: whether they are alive, what failed there, which checkpoints they have.
+    """Whether the others are alive, what failed there, which checkpoints they have.
 
-    Ranks are as given, and a launcher that waits says for which. Once all are here, a store that does not answer is
-    no news and delays this launcher by at most ``STORE_ANSWER``.
+    Once all are here, a store that does not answer is no news and delays this launcher by at most ``STORE_ANSWER``.
     """
 
     def __init__(self, plan: LaunchPlan, secret: Secret, say: Callable[[str], None]) -> None:

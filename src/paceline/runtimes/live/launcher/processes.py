@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.addresses import LOOPBACK
-from paceline.runtimes.live.failures import Failure, killed_by, read_note
+from paceline.runtimes.live.failures import Failure, Kind, killed_by, read_note
 from paceline.runtimes.live.heartbeat import Progress, read_progress
 from paceline.runtimes.live.process_info import Role, host_name, local_servers
 from paceline.runtimes.live.secret import NEEDED
@@ -116,6 +116,10 @@ class Process:
     def __str__(self) -> str:
         return f"{'server' if self.role == 'server' else 'rank'} {self.rank} on {host_name()}"
 
+    def failure(self, kind: Kind, step: int = 0, message: str = "", **more: Any) -> Failure:
+        me: dict[str, Any] = {"rank": self.rank, "role": self.role, "host": host_name()}
+        return Failure(kind=kind, step=step, message=message, **me, **more)
+
     def reap(self) -> bool:
         """Whether it has ended; the processes that a failed one has started end with it."""
         status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
@@ -202,12 +206,5 @@ class HostProcesses:
         ended = process.ended_at or 0.0
         # A SIGKILL that this launcher did not send is a cause, however late it is seen: memory may have run out.
         stopped = process.killed or (code == -signal.SIGTERM and ended > (failed_at or ended))
-        return Failure(
-            rank=process.rank,
-            role=process.role,
-            host=host_name(),
-            kind="stopped" if stopped else "killed" if code < 0 else "exited",
-            step=self.progress(process).step,
-            message=killed_by(code),
-            at=ended,
-        )
+        kind: Kind = "stopped" if stopped else "killed" if code < 0 else "exited"
+        return process.failure(kind, self.progress(process).step, killed_by(code), at=ended)

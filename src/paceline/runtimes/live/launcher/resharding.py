@@ -1,8 +1,4 @@
-"""A stopped run made ready for another number of workers: a new run folder with a checkpoint for each of them.
-
-The global batch stays as it was, so steps, epochs and the learning rate mean what they meant. The old folder is only
-read.
-"""
+"""A stopped run made ready for another number of workers, in a new run folder; the global batch stays as it was."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -73,11 +69,9 @@ def reshard_beside(old: RunFolder, workers: int, *, trust: bool, runs: Path | No
 
 
 def reshard(old: RunFolder, workers: int, parent: Path) -> RunFolder:
-    """Make the new run folder in ``parent``; no process may be training in the old one.
+    """Make the new run folder in ``parent``, from the newest step that is whole here; nothing may train in the old one.
 
-    It begins at the newest step whose files of all ranks, or of all servers, are whole here. Parameters, optimizer
-    state and batch-norm statistics that differ between the old workers are averaged by the samples since the workers
-    last agreed.
+    What differs between the old workers is averaged by the samples since the workers last agreed.
     """
     config = read_live(old)
     settings = with_workers(config.settings, workers)
@@ -149,10 +143,7 @@ def _spread(trees: Trees, settings: Settings, job: Job, step: int) -> Trees:
 
 
 def _mean(values: Sequence[Any], weights: Sequence[float]) -> Any:
-    """The weighted mean of trees of one shape, leaf by leaf.
-
-    Of leaves that are all equal, or are no float tensors, it is the first.
-    """
+    """The weighted mean of trees of one shape; of leaves that are equal, or no float tensors, it is the first."""
     first = values[0]
     if isinstance(first, dict):
         return {key: _mean([value[key] for value in values], weights) for key in first}

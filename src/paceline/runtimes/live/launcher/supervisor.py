@@ -18,7 +18,7 @@ from paceline.runtimes.live.launch_folder import read_servers
 from paceline.runtimes.live.launcher.hangs import Hang, HangWatch
 from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.processes import HostProcesses, LaunchPlan, Process
-from paceline.runtimes.live.process_info import host_name, local_servers
+from paceline.runtimes.live.process_info import local_servers
 from paceline.runtimes.live.secret import Secret, wire_key
 from paceline.runtimes.live.timeouts import BEFORE_KILL, HEARSAY
 from paceline.runtimes.live.wire.channel import connect
@@ -31,10 +31,7 @@ _NEVER = float("inf")
 
 
 class Supervisor:
-    """Runs processes to their end. After a failure all end within seconds, after Ctrl-C they may save first.
-
-    With servers the run may go on without some of its workers.
-    """
+    """Runs processes to their end. With servers the run may go on without some of its workers."""
 
     def __init__(
         self,
@@ -161,7 +158,7 @@ class Supervisor:
             self.peers.post(failure)  # other hosts learn a cause while this one still clears up
 
     def _meaning(self, failure: Failure, process: Process) -> Literal["ends", "spares", "unclear"]:
-        """What a failure means: all end, the others go on, or it may follow from one that is not known yet.
+        """All end, the others go on, or it may follow from a failure that is not known yet.
 
         Servers hold the run, and so does every process until it has begun; later it can do without any worker.
         """
@@ -301,8 +298,7 @@ class ExitReporter:
         if supervisor.failed_at is not None:  # processes whose end ended nothing are not the cause
             found = {process: failure for process, failure in found.items() if not process.spared}
         failures = [failure for failure in found.values() if failure is not None]
-        ended = Failure(rank=self._host.all[0].rank, host=host_name(), kind="stopped", message="was ended")
-        return root_cause(failures or [ended])
+        return root_cause(failures or [self._host.all[0].failure("stopped", message="was ended")])
 
     def _cause_elsewhere(self, cause: Failure) -> Failure:
         supervisor, lost = self._supervisor, self._supervisor.lost
@@ -327,8 +323,7 @@ class ExitReporter:
         if not failed or (self._plan.servers and self._host.ended_well()):
             return self._report_saved()
         step = max(self._host.progress(worker).step for worker in self._host.workers)
-        note = Failure(rank=self._host.all[0].rank, host=host_name(), kind="interrupted", step=step)
-        self._supervisor.peers.post(note)
+        self._supervisor.peers.post(self._host.all[0].failure("interrupted", step))
         self._supervisor.say("\n".join(["interrupted before the workers could save.", *self._safe()]))
         return 130
 
