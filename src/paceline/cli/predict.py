@@ -125,7 +125,7 @@ class PredictOptions:
         if "job" in parts:
             settings["job"] = JobSpec(path=self.job)
         elif parts:
-            chosen = {"optimizer": settings.pop("optimizer")} if self.optimizer else {}
+            chosen = {"optimizer": self.optimizer} if self.optimizer else {}
             settings["job"] = JobSpec(**parts, **chosen)
         if "input" in settings:
             settings["shape"] = _shape(settings.pop("input"))
