@@ -125,8 +125,8 @@ class PredictOptions:
         if "job" in parts:
             settings["job"] = JobSpec(path=self.job)
         elif parts:
-            chosen = {"optimizer": self.optimizer} if self.optimizer else {}
-            settings["job"] = JobSpec(**parts, **chosen)
+            parts |= {"optimizer": self.optimizer} if self.optimizer else {}
+            settings["job"] = JobSpec(**parts)
         if "input" in settings:
             settings["shape"] = _shape(settings.pop("input"))
         if "workers" in settings:
