@@ -117,7 +117,9 @@ class PredictOptions:
         from paceline.studies.predict.request import parse_counts
 
         settings: dict[str, Any] = given(self)
-        parts = {part: settings.pop(part) for part in ("job", "data", "model") if part in settings}
+        parts: dict[str, Any] = {
+            part: settings.pop(part) for part in ("job", "data", "model") if part in settings
+        }
         if "job" in parts and (len(parts) > 1 or self.optimizer):
             raise UsageError(
                 f"--job {self.job} brings its own parts: leave out --data, --model and --optimizer"
