@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from _shaped import run_here, spread
+from _shaped import run_here, spread, write_secret
 from paceline import __version__
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
@@ -86,7 +86,9 @@ def _middle(launches: Sequence[Sequence[LinkFit]]) -> list[LinkFit]:
 def _apart(rate: str, count: int, beside: float) -> list[LinkFit]:
     """A link's own name begins with its rate, as there are several."""
     print(f"calibrating {count} namespaces at {rate}", file=sys.stderr)
-    said = spread([sys.executable, __file__, str(beside)], count, rate)
+    with tempfile.TemporaryDirectory() as folder:
+        secret = write_secret(Path(folder))
+        said = spread([sys.executable, __file__, str(beside), str(secret)], count, rate)
     found = json.loads(next(text for text in said if text.strip()))
     return [replace(LinkFit(**link), name=f"{rate} {link['name']}") for link in found["links"]]
 
@@ -122,18 +124,18 @@ def in_namespaces(profile: Profile, rate: str) -> Layout:
     return layout
 
 
-def probe(beside: float) -> None:
+def probe(beside: float, secret: Path | None = None) -> None:
     """One worker of a calibration, as a launcher starts it."""
     from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.studies.calibrate.links import calibrate_links
 
-    place = ProcessInfo.from_environment()
-    assert place is not None
-    found = calibrate_links(place, beside=beside, rounds=3)
-    assert found is not None, "nobody asks to stop"
-    if place.rank == 0:
+    info = ProcessInfo.from_environment()
+    assert info is not None
+    found = calibrate_links(replace(info, secret_file=secret), beside=beside, rounds=3)
+    assert found is not None, "nothing asks it to stop"
+    if info.rank == 0:
         print(json.dumps(asdict(found)))
 
 
 if __name__ == "__main__":
-    probe(float(sys.argv[1]))
+    probe(float(sys.argv[1]), *map(Path, sys.argv[2:]))

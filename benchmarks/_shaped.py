@@ -32,14 +32,21 @@ def run_here(words: Sequence[str], workers: int, runs: Path, backend: str = "shm
 
 def run_apart(words: Sequence[str], workers: int, runs: Path, rate: str, served: bool) -> Path:
     """The folder of a run with each worker, and the server where there is one, in a namespace of its own."""
-    command = [*PACELINE, "train", *words, "--threads", "1", *_kept(runs)]
+    secret = write_secret(runs)
+    command = [*PACELINE, "train", *words, "--threads", "1", *_kept(runs), "--secret-file", str(secret)]
     if served:
-        secret = runs / "secret"
-        secret.write_text(os.urandom(32).hex())
-        command += ["--servers", "1", "--secret-file", str(secret)]
+        command += ["--servers", "1"]
     # The first process is the server where there is one; all meet at the first worker.
     said = spread(command, workers + served, rate, meet_at=1 if served else 0)
     return _folder(next(text for text in said if text.strip()))
+
+
+def write_secret(folder: Path) -> Path:
+    """What processes on several hosts need to find each other."""
+    path = folder / "secret"
+    path.touch(mode=0o600)
+    path.write_text(os.urandom(32).hex())
+    return path
 
 
 def spread(command: Sequence[str], count: int, rate: str, meet_at: int = 0) -> list[str]:
