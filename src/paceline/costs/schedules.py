@@ -16,7 +16,7 @@ import numpy as np
 from paceline.clusters.cluster import Cluster, HostGroup
 from paceline.collectives import build_schedule, find_schedule
 from paceline.collectives.schedule import Ranks, Schedule
-from paceline.costs.message_simulation import rank_plans, simulate_messages
+from paceline.costs.message_simulation import simulate_messages
 from paceline.costs.topology import HostRow, Topology
 from paceline.costs.waves import Links, Numbers, Wave, carried_chunks, counts_of, plan, schedule_among
 
@@ -53,8 +53,7 @@ def schedule_seconds(
 @lru_cache(maxsize=1024)
 def _simulated(collective: str, rows: HostRows, size: int, element: int, segments: int) -> float:
     topology = Topology(Cluster(groups=tuple(HostGroup(row.host, row.hosts) for row in rows)))
-    schedule = build_schedule(collective, topology.workers)
-    return simulate_messages(rank_plans(schedule, size // element, segments), topology, element)
+    return simulate_messages(build_schedule(collective, topology.workers), topology, size, element, segments)
 
 
 def _extrapolated(
@@ -153,12 +152,10 @@ class _Clock:
         ended = np.maximum(begun + alone, (self._begun[wave.links] + busy).max(axis=0))
         for link in wave.links:
             np.maximum.at(self._ends, link, ended)
-        targets = wave.targets[wave.firsts]
-        for ones in (wave.sources, targets):
+        for ones in (wave.sources, wave.targets):
             self._before[ones] = self.now[ones]
-        carry = np.maximum.reduceat(busy.max(axis=0), wave.firsts)
-        taken = np.maximum.reduceat(ended, wave.firsts) + self._reducing(wave, carry)
-        self.now[targets] = np.maximum(self.now[targets], taken)
+        taken = self._latest(wave, ended) + self._reducing(wave, busy.max(axis=0))
+        self.now = np.maximum(self.now, taken)
 
     def go_round(self, wave: Wave, level: Ranks, full: Numbers) -> None:  # noqa: ARG002
         """Many like waves in which every rank sends to the next; where all times grow alike, the rest is known.
@@ -168,7 +165,7 @@ class _Clock:
         rounds, least = max(1, round(wave.times / self._each)), self.now[wave.targets].min()
         ranks, sources = wave.targets, np.searchsorted(wave.targets, wave.sources)
         carry = (full * self._chunk_seconds[wave.links]).max(axis=0)
-        reducing = self._reducing(wave, carry)
+        reducing = self._reducing(wave, carry)[ranks]
         latency = self._links.latency[wave.links].max(axis=0)
         passing = self._links.passing[wave.links].max(axis=0)
         begun = (self.now[ranks], self._before[ranks], self._ends[wave.links].max(axis=0))
@@ -192,20 +189,25 @@ class _Clock:
         for link in wave.links:
             np.maximum.at(self._ends, link, state[2])
 
+    def _latest(self, wave: Wave, times: Numbers) -> Numbers:
+        """Of each rank's messages in a wave, the latest time; 0 where it has none."""
+        latest = np.zeros_like(self.now)
+        np.maximum.at(latest, wave.targets, times)
+        return latest
+
     def _reducing(self, wave: Wave, carry: Numbers) -> Numbers:
-        """How long each target still reduces when its last message is there.
+        """How long each rank still reduces when the last of its messages, of ``carry`` seconds each, is there.
 
         Messages of several sources arrive together, for they share the link. Pieces of one message arrive one after
         the other, and each is reduced while the next one travels.
         """
-        seconds = self._reduce[wave.targets[wave.firsts]]
-        reduced = np.add.reduceat(wave.reduced, wave.firsts)
+        parts, seconds = (wave.reduced, wave.largest, wave.chunks), self._latest(wave, carry)
+        reduced, largest, chunks = (np.bincount(wave.targets, part, len(seconds)) for part in parts)
+        whole = self._reduce * reduced
         if self._hides:
-            return np.maximum(0.0, seconds * reduced - carry)
-        last = seconds * np.add.reduceat(wave.largest, wave.firsts)
-        chunks = np.add.reduceat(wave.chunks, wave.firsts)
-        later = carry * (reduced - np.add.reduceat(wave.largest, wave.firsts)) / chunks
-        rest: Numbers = np.maximum(last, seconds * reduced - later)
+            return np.maximum(0.0, whole - seconds)
+        later = seconds * (reduced - largest) / np.maximum(chunks, 1)
+        rest: Numbers = np.maximum(self._reduce * largest, whole - later)
         return rest
 
 
