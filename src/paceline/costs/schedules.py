@@ -13,12 +13,12 @@ from math import ceil, inf, log2
 
 import numpy as np
 
-from paceline.clusters.cluster import Cluster, HostGroup
+from paceline.clusters.cluster import Cluster, HostGroup, Link
 from paceline.collectives import build_schedule, find_schedule
 from paceline.collectives.schedule import Ranks, Schedule
 from paceline.costs.message_simulation import simulate_messages
 from paceline.costs.topology import HostRow, Topology
-from paceline.costs.waves import Links, Numbers, Wave, carried_chunks, counts_of, plan, schedule_among
+from paceline.costs.waves import Numbers, Wave, carried_chunks, counts_of, plan, schedule_among
 
 EXACT = 256
 """Messages up to which a schedule other than a ring is simulated message by message."""
@@ -87,7 +87,7 @@ class ScheduleTimer:
             self._rows = thinned(rows, MOST_HOSTS)
             self.schedule = schedule_among(function, counts_of(rows), counts_of(self._rows))
             self._each = hosts / sum(row.hosts for row in self._rows)
-        self._counts, self._links = counts_of(self._rows), Links.of(self._rows)
+        self._counts = counts_of(self._rows)
         self._known: dict[tuple[int, int], float] = {}
 
     def seconds(self, size: int, element: int = 1, segments: int = 1) -> float:
@@ -95,7 +95,7 @@ class ScheduleTimer:
             return 0.0
         chunk = element * -(-size // (element * self.schedule.chunks * segments))
         if (chunk, segments) not in self._known:
-            clock = _Clock(self._links, self._hides, chunk, self._each)
+            clock = _Clock(self._rows, self._hides, chunk, self._each)
             for wave, level, full in plan(self.schedule, self._counts, segments):
                 (clock.go_round if wave.times > 1 else clock.go_on)(wave, level, full)
             self._known[chunk, segments] = float(clock.now.max())
@@ -107,29 +107,38 @@ class ScheduleTimer:
 
     @cached_property
     def carried(self) -> tuple[float, dict[int, float]]:
-        numbers, first = (Topology.out_of, Topology.into, Topology.inside), 0
-        load, busiest = carried_chunks(self.schedule, self._counts), dict[int, float]()
-        for row in self._rows:
-            mine = load[:, first : first + row.hosts]
-            first += row.hosts
-            last = min(row.hosts, len(row.places)) - 1
-            # The last host that the topology tells apart stands for all that follow.
-            each = np.column_stack([mine[:, :last], mine[:, last:].max(axis=1)])
-            for number, chunks in zip(numbers, each.tolist(), strict=True):
-                for place, many in zip(row.places, chunks, strict=False):
-                    busiest[number(place)] = max(busiest.get(number(place), 0.0), many)
-        unit = min(chunks for chunks in busiest.values() if chunks)
-        return unit, {link: chunks / unit for link, chunks in busiest.items() if chunks}
+        """Chunks over the least busy link, and how many times as many over each, as the topology numbers links."""
+        # The last host of a row that the topology tells apart stands for all that follow.
+        places = np.concatenate(
+            [row.places.start + np.minimum(np.arange(row.hosts), len(row.places) - 1) for row in self._rows]
+        )
+        busiest = np.zeros((places.max() + 1, 3))
+        np.maximum.at(busiest, places, carried_chunks(self.schedule, self._counts).T)
+        links = {link: chunks for link, chunks in enumerate(busiest.ravel().tolist()) if chunks}
+        unit = min(links.values())
+        return unit, {link: chunks / unit for link, chunks in links.items()}
 
 
 class _Clock:
-    def __init__(self, links: Links, hides: bool, chunk: float, each: float) -> None:
-        self._links, self._hides, self._each = links, hides, each
-        self._chunk_seconds, self._reduce = chunk * links.byte_seconds, chunk * links.reduce
-        self.now = np.zeros(len(links.reduce))
+    def __init__(self, rows: HostRows, hides: bool, chunk: float, each: float) -> None:
+        self._hides, self._each = hides, each
+        hosts = [row.hosts for row in rows]
+
+        def of_links(value: Callable[[Link], float]) -> Numbers:
+            outside = np.repeat([value(row.host.link) for row in rows], hosts)
+            inside = np.repeat([value(row.host.inside) for row in rows], hosts)
+            return np.concatenate([outside, outside, inside])
+
+        self._latency = of_links(lambda link: link.latency)
+        self._passing = self._latency * np.tile(np.repeat([row.part for row in rows], hosts), 3)
+        """The latency as it counts for what passes through a host that stands for others, or for part of one."""
+        self._chunk_seconds = chunk * of_links(lambda link: 1 / link.bandwidth)
+        workers = [row.hosts * row.host.workers for row in rows]
+        self._reduce = chunk * np.repeat([row.host.device.reduce_seconds for row in rows], workers)
+        self.now = np.zeros(len(self._reduce))
         self._before = np.zeros_like(self.now)
         """When it began the one before, and posted what it receives in the next."""
-        many = len(links.latency)
+        many = len(self._latency)
         self._level = np.zeros(many, np.int64)
         self._ends, self._free = np.zeros(many), np.zeros(many)
         self._begun = np.zeros(many)
@@ -144,7 +153,7 @@ class _Clock:
             new = link[later]
             self._free[new], self._level[new], self._begun[new] = self._ends[new], level[later], inf
         ready = np.maximum(self.now[wave.sources], self._before[wave.targets])
-        ready += self._links.latency[wave.links].max(axis=0)
+        ready += self._latency[wave.links].max(axis=0)
         begun = np.maximum(ready, self._free[wave.links].max(axis=0))
         for link in wave.links:
             np.minimum.at(self._begun, link, begun)
@@ -166,8 +175,8 @@ class _Clock:
         ranks, sources = wave.targets, np.searchsorted(wave.targets, wave.sources)
         carry = (full * self._chunk_seconds[wave.links]).max(axis=0)
         reducing = self._reducing(wave, carry)[ranks]
-        latency = self._links.latency[wave.links].max(axis=0)
-        passing = self._links.passing[wave.links].max(axis=0)
+        latency = self._latency[wave.links].max(axis=0)
+        passing = self._passing[wave.links].max(axis=0)
         begun = (self.now[ranks], self._before[ranks], self._ends[wave.links].max(axis=0))
         state = _scaled(begun, least, 1 / self._each)
         looked_at, done, kept = {1, 2, 4, 8, 16, 32}, 0, (0, state)

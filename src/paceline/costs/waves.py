@@ -8,7 +8,6 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from paceline.clusters.cluster import Link
 from paceline.collectives.schedule import Ranks, Round, Schedule
 from paceline.costs.topology import HostRow
 
@@ -44,31 +43,6 @@ class RankHosts:
         weights, most = chunks.astype(np.float64), 3 * self.hosts
         load = np.bincount(links[0], weights, most) + np.bincount(links[1][two], weights[two], most)
         return load.astype(np.float64)
-
-
-@dataclass(frozen=True, eq=False)
-class Links:
-    byte_seconds: Numbers
-    latency: Numbers
-    passing: Numbers
-    """The latency as it counts for what passes through a host that stands for others, or for part of one."""
-    reduce: Numbers
-
-    @classmethod
-    def of(cls, rows: Sequence[HostRow]) -> "Links":
-        many = [row.hosts for row in rows]
-
-        def three(value: Callable[[Link], float]) -> Numbers:
-            out = np.repeat([value(row.host.link) for row in rows], many)
-            return np.concatenate([out, out, np.repeat([value(row.host.inside) for row in rows], many)])
-
-        latency, workers = three(lambda link: link.latency), [row.hosts * row.host.workers for row in rows]
-        return cls(
-            byte_seconds=three(lambda link: 1 / link.bandwidth),
-            latency=latency,
-            passing=np.tile(np.repeat([row.part for row in rows], many), 3) * latency,
-            reduce=np.repeat([row.host.device.reduce_seconds for row in rows], workers),
-        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
