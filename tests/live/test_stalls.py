@@ -151,7 +151,8 @@ def test_once_the_run_is_over_a_stopped_process_has_ten_seconds_and_one_that_wor
 
     def ends(process: Process, stopped: bool, over_at: float | None) -> float:
         stall = Stall(200.0, 320.0, "finishing", stopped)
-        return watch._ends(Hang(process, stall, Progress()), over_at)
+        watch._over_at = over_at
+        return watch._ends(Hang(process, stall, Progress()))
 
     assert ends(worker, True, None) == 320.0
     assert ends(worker, True, 210.0) == 210.0 + AFTER_END

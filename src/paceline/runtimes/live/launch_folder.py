@@ -38,12 +38,6 @@ class LaunchFolder:
         made.path = draft.rename(parent / f"{_PREFIX}{uuid4().hex[:12]}")
         return made
 
-    def lasts(self) -> bool:
-        """Whether it still exists: it may have been swept between its making and its lock."""
-        with suppress(OSError):
-            return os.path.samestat(os.fstat(self._lock), os.lstat(self.path / _LOCK))
-        return False
-
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
         self.close()

@@ -81,7 +81,6 @@ def starting(main: Main, device: str = "cpu") -> Iterator[Start]:
 def launch(
     command: Sequence[str],
     plan: LaunchPlan,
-    environ: Mapping[str, str] = os.environ,
     say: Callable[[str], None] = say_on_stderr,
     *,
     start: Start = processes.start,
@@ -103,8 +102,8 @@ def launch(
         stack.callback(peers.leave)
         with handling(SIGNALS, signal.default_int_handler):
             peers.gather()
-            supervisor = Supervisor(plan, peers, folder.path, say, secret=secret)
-            environs = environments(plan, peers.port, folder.path, secret_file, environ)
+            supervisor = Supervisor(plan, peers, folder.path, say)
+            environs = environments(plan, peers.port, folder.path, secret_file, os.environ)
             supervisor.run(lambda: start(command, environs))
             return ExitReporter(supervisor).exit_code()
 

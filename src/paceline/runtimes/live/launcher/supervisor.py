@@ -15,7 +15,7 @@ from paceline.records.folder import RunFolder
 from paceline.runtimes.live import timeouts
 from paceline.runtimes.live.failures import Failure, failure_report, join_command, root_cause, safe, sentence
 from paceline.runtimes.live.launch_folder import read_servers
-from paceline.runtimes.live.launcher.hangs import Hang, HangWatch
+from paceline.runtimes.live.launcher.hangs import HangWatch
 from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.processes import HostProcesses, LaunchPlan, Process
 from paceline.runtimes.live.process_info import file_stem, local_servers
@@ -34,21 +34,14 @@ class Supervisor:
     """Runs processes to their end. With servers the run may go on without some of its workers."""
 
     def __init__(
-        self,
-        plan: LaunchPlan,
-        peers: LauncherGroup,
-        folder: Path,
-        say: Callable[[str], None],
-        *,
-        secret: Secret | None = None,
+        self, plan: LaunchPlan, peers: LauncherGroup, folder: Path, say: Callable[[str], None]
     ) -> None:
         self.plan, self.peers, self.folder, self.say = plan, peers, folder, say
         self.host = HostProcesses(plan, folder)
         self.hang_watch = HangWatch(self.host.all, plan, say, lambda sentence: peers.notify(sentence))
-        self._secret, self._notifying = secret, list[threading.Thread]()
+        self._notifying: list[threading.Thread] = []
         self._asked: list[int] = []
         self._deadline = _NEVER
-        self._over_at: float | None = None
         self.failed_at: float | None = None
         """When the run failed: when the first process did whose failure ends all."""
         self.lost: int | None = None
@@ -77,10 +70,10 @@ class Supervisor:
         if self.failed_at is None:
             self._listen()
             alone = self.plan.servers and self.plan.nodes == 1 and not self.host.workers_left()
-            if self._over_at is None and (alone or any(process.code == 0 for process in self.host.all)):
-                self._over_at = time.monotonic()
-            for hang in self.hang_watch.look(self._over_at):
-                self._end_hung(hang)
+            if alone or any(process.code == 0 for process in self.host.all):
+                self.hang_watch.run_is_over()
+            for hang in self.hang_watch.look():
+                self.hang_watch.end(hang)
         if time.monotonic() > self._deadline:
             self._kill()
         return bool(self.host.alive())
@@ -109,8 +102,9 @@ class Supervisor:
 
     def _notify_servers(self, process: Process) -> None:
         death = Goodbye(process.info.rank, process.progress().step, "died")
-        for endpoint in read_servers(self.folder) if self._secret else ():
-            thread = threading.Thread(target=notify_death, args=(self._secret, death, endpoint), daemon=True)
+        for endpoint in read_servers(self.folder):
+            told = (self.peers.secret, death, endpoint)
+            thread = threading.Thread(target=notify_death, args=told, daemon=True)
             thread.start()
             self._notifying.append(thread)
 
@@ -169,7 +163,7 @@ class Supervisor:
         hangs = self.hang_watch.hangs.values()
         causes = [hang for hang in hangs if hang.process.info.role == "server" or not self.plan.servers]
         for hang in causes:
-            self._end_hung(hang)
+            self.hang_watch.end(hang)
         return bool(causes)
 
     def _say_spared(self, failure: Failure) -> None:
@@ -186,11 +180,6 @@ class Supervisor:
             self.failed_at, self._deadline = time.time(), 0.0
         elif not self.signal and self.peers.failed:
             self._fail(time.time())
-
-    def _end_hung(self, hang: Hang) -> None:
-        over = self._over_at is not None
-        hang.process.spared = self.plan.servers > 0 and over
-        self.hang_watch.end(hang, over=over)
 
     def _fail(self, when: float) -> None:
         self.failed_at = when

@@ -133,7 +133,7 @@ class _Notes:
             with suppress(OSError):
                 RunFolder(progress.run).failure(file_stem(info.rank, info.role)).write_text(text)
                 text = ""
-        run = str(progress.run) if progress.run else None
+        run = str(progress.run) if progress.run else ""
         return Failure.of(info, kind, progress.step, message, where=where, traceback=text, run=run)
 
     def tell(self, note: Failure) -> None:
