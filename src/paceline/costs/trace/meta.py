@@ -210,27 +210,14 @@ def _embedding(table: Tensor, indices: Tensor, *_: Any) -> Tensor:
     return empty((*indices.shape, table.shape[1]), table.dtype)
 
 
-def _embedding_backward(grad: Tensor, _: Tensor, rows: int, *__: Any) -> Tensor:
-    return empty((rows, grad.shape[-1]), grad.dtype)
-
-
 def _sized(grad: Tensor, shape: Ints, *_: Any) -> Tensor:
     return empty(shape, grad.dtype)
 
 
-def _by_token(shape: Ints, dtype: torch.dtype) -> Tensor:
-    """The heads of a token lie next to each other."""
-    batch, heads, tokens, *width = shape
-    return empty((batch, tokens, heads, *width), dtype).transpose(1, 2)
-
-
 def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, ...]:
     _only_if(query.dim() == key.dim() == value.dim() == 4)
-    return ordered(query), _by_token(query.shape[:3], query.dtype)
-
-
-def _attention_backward(_: Tensor, *given: Any, **__: Any) -> tuple[Tensor, ...]:
-    return tuple(_by_token(one.shape, one.dtype) for one in given[:3])
+    batch, heads, queries, _width = query.shape
+    return ordered(query), empty((batch, queries, heads), query.dtype).transpose(1, 2)
 
 
 def _slid(
@@ -381,11 +368,9 @@ RULES: dict[str, Any] = {
     "constant_pad_nd": _pad,
     "nll_loss_forward": _nll,
     "embedding": _embedding,
-    "embedding_dense_backward": _embedding_backward,
     "slice_backward": _sized,
     "select_backward": _sized,
     "_scaled_dot_product_flash_attention_for_cpu": _attention,
-    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     "native_batch_norm": _batch_norm,
