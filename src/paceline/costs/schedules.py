@@ -31,8 +31,6 @@ NEAR = 1e-11
 
 HostRows = tuple[HostRow, ...]
 ScheduleFunction = Callable[[Ranks], Schedule]
-State = tuple[Numbers, Numbers, Numbers]
-"""When ranks begin their next round, when they began this one, and when what they last received was there."""
 
 
 def schedule_seconds(
@@ -177,23 +175,24 @@ class _Clock:
         reducing = self._reducing(wave, carry)[ranks]
         latency = self._latency[wave.links].max(axis=0)
         passing = self._passing[wave.links].max(axis=0)
-        begun = (self.now[ranks], self._before[ranks], self._ends[wave.links].max(axis=0))
-        state = _scaled(begun, least, 1 / self._each)
+        # When ranks begin their next round, when they began this one, when what they last received was there.
+        state = np.stack([self.now[ranks], self._before[ranks], self._ends[wave.links].max(axis=0)])
+        state = least + (state - least) / self._each
         looked_at, done, kept = {1, 2, 4, 8, 16, 32}, 0, (0, state)
         while done < rounds:
             now, before, there = state
             ready = np.maximum(now[sources] + passing, before + latency)
             arrived = np.maximum(ready, there) + carry
-            state = (np.maximum(arrived + reducing, now), now, arrived)
+            state = np.stack([np.maximum(arrived + reducing, now), now, arrived])
             done += 1
             if looked_at and (done in looked_at or done % len(ranks) == 0):
-                lag, grown = done - kept[0], _grown(kept[1], state)
+                lag, grown = done - kept[0], state - kept[1]
                 kept = (done, state)
-                if grown is not None:
+                if np.ptp(grown) <= NEAR * state[0].max():
                     jumps, looked_at = (rounds - done) // lag, set()
-                    state = tuple(part + jumps * grown for part in state)  # type: ignore[assignment]
+                    state = state + jumps * grown.max()
                     done += jumps * lag
-        state = _scaled(state, least, wave.times / rounds)
+        state = least + (state - least) * (wave.times / rounds)
         self.now[ranks], self._before[ranks] = state[:2]
         for link in wave.links:
             np.maximum.at(self._ends, link, state[2])
@@ -218,17 +217,6 @@ class _Clock:
         later = seconds * (reduced - largest) / np.maximum(chunks, 1)
         rest: Numbers = np.maximum(self._reduce * largest, whole - later)
         return rest
-
-
-def _scaled(state: State, least: float, factor: float) -> State:
-    now, before, there = (least + factor * (part - least) for part in state)
-    return now, before, there
-
-
-def _grown(before: State, after: State) -> float | None:
-    grown = [new - old for old, new in zip(before, after, strict=True)]
-    low, high = min(float(part.min()) for part in grown), max(float(part.max()) for part in grown)
-    return high if high - low <= NEAR * float(after[0].max()) else None
 
 
 def thinned(rows: HostRows, most: int) -> HostRows:
