@@ -77,14 +77,14 @@ class Reader:
 
     def get(self, key: str, kind: Any, default: T) -> T:
         """The key's value as a ``kind``, one of the types above, a tuple or a choice of them."""
-        self._known[key] = None
-        return self._read(key, self.values[key], kind) if key in self.values else default
+        return self._read(key, self.values[key], kind) if self._holds(key) else default
 
     def fill(self, kind: type[T], **given: Any) -> T:
         """The dataclass ``kind``: the fields that are not ``given`` are keys of this table, by their types."""
         for name, hint in get_type_hints(kind, include_extras=True).items():
-            if name not in given and (found := self.get(name.replace("_", "-"), hint, None)) is not None:
-                given[name] = found
+            key = name.replace("_", "-")
+            if name not in given and self._holds(key):
+                given[name] = self._read(key, self.values[key], hint)
         try:
             return kind(**given)
         except UsageError as error:
@@ -96,15 +96,20 @@ class Reader:
 
     def tables(self, key: str) -> list["Reader"]:
         rule = f"a list of tables; write [[{key}]] and its keys below"
-        found = self.get(key, Annotated[list[dict[str, Any]], Meta(description=rule)], [])
+        kind = Annotated[list[dict[str, Any]], Meta(description=rule)]
+        found: list[dict[str, Any]] = self.get(key, kind, [])
         places = (f"{self.path}{key}[{index}]." for index in range(len(found)))
-        return [Reader(self.where, path, item, self.text) for path, item in zip(places, found, strict=True)]
+        return [Reader(self.where, place, one, self.text) for place, one in zip(places, found, strict=True)]
 
     def finish(self) -> None:
         for key in self.values:
             if key not in self._known:
                 error = unknown("key", f"{self.path}{key}", [f"{self.path}{known}" for known in self._known])
                 raise UsageError(f"{self.spot(key)}: {error}")
+
+    def _holds(self, key: str) -> bool:
+        self._known[key] = None
+        return key in self.values
 
     def _read(self, key: str, value: Any, kind: Any) -> Any:
         if get_origin(kind) is Union:  # with None, where the key is not there

@@ -1,6 +1,8 @@
 """Random convolutional networks, layer by layer within a limit of work."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from math import exp, log, log2, prod
 from random import Random
 
@@ -23,7 +25,7 @@ MOST_ELEMENTS = 12_000_000
 
 @dataclass
 class ImageNetwork:
-    """A network while it is drawn, and the shape of the images behind its last layer."""
+    """A network while it is drawn: what makes its layers, and the shape of the images behind the last one."""
 
     random: Random
     samples: int
@@ -31,7 +33,7 @@ class ImageNetwork:
     """Floating-point operations that one layer's forward may take."""
     channels: int
     sides: list[int]
-    layers: list[nn.Module] = field(default_factory=list)
+    layers: list[Callable[[], nn.Module]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._padded = self._chance(0.8)
@@ -45,14 +47,8 @@ class ImageNetwork:
 
     def convolve(self) -> None:
         chance = self.random.random()
-        fits = (chance < 0.08 and self._upsample()) or (chance > 0.94 and self._invert())
-        if fits or (found := self._draw_convolution()) is None:
-            return
-        layer, sides = found
-        if self._chance(0.15) and layer.stride == (1, 1) and sides == self.sides:
-            self._branch(layer)
-        else:
-            self._add(layer, layer.out_channels, sides)
+        if not (chance < 0.08 and self._upsample()) and not (chance > 0.94 and self._invert()):
+            self._draw_convolution()
 
     def pool(self) -> None:
         if min(self.sides) < 5:
@@ -60,20 +56,23 @@ class ImageNetwork:
         kind = self.random.choice((nn.MaxPool2d, nn.MaxPool2d, nn.AvgPool2d))
         kernel, stride = self.random.choice(((2, 2), (3, 2), (3, 1), (3, 2), (2, 2), (5, 3)))
         padding = 1 if kernel == 3 and self._chance(0.5) else 0
-        self.layers.append(kind(kernel, stride=stride, padding=padding))
+        self.layers.append(partial(kind, kernel, stride=stride, padding=padding))
         self.sides = after(self.sides, kernel, stride, padding)
 
-    def finish(self, classes: int) -> nn.Module:
+    def finish(self, classes: int) -> None:
         features = self.channels * prod(self.sides)
         if self._chance(0.6) or 2.0 * self.samples * features * classes > self.work:
-            self.layers.append(nn.AdaptiveAvgPool2d(1))
+            self.layers.append(partial(nn.AdaptiveAvgPool2d, 1))
             features = self.channels
-        self.layers.append(nn.Flatten())
+        self.layers.append(nn.Flatten)
         hidden = log_uniform(self.random, 16, 1024)
         if self._chance(0.4) and 2.0 * self.samples * features * hidden < self.work:
-            self.layers += [nn.Linear(features, hidden), nn.ReLU(inplace=self._chance(0.5))]
+            self.layers += [partial(nn.Linear, features, hidden), partial(nn.ReLU, self._chance(0.5))]
             features = hidden
-        return nn.Sequential(*self.layers, nn.Linear(features, classes))
+        self.layers.append(partial(nn.Linear, features, classes))
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(*(make() for make in self.layers))
 
     def _upsample(self) -> bool:
         outputs = max(4, round(self.channels * self.random.choice((0.25, 0.5, 0.5, 1))))
@@ -83,9 +82,8 @@ class ImageNetwork:
         flops = 2.0 * self.elements * outputs * kernel**2
         fits = flops <= self.work and self.samples * outputs * prod(sides) <= MOST_ELEMENTS / 2
         if fits:
-            bias = self._chance(0.5)
-            layer = nn.ConvTranspose2d(self.channels, outputs, kernel, stride, padding, bias=bias)
-            self._add(layer, outputs, sides)
+            settings = (self.channels, outputs, kernel, stride, padding)
+            self._add(partial(nn.ConvTranspose2d, *settings, bias=self._chance(0.5)), outputs, sides)
         return fits
 
     def _invert(self) -> bool:
@@ -94,11 +92,11 @@ class ImageNetwork:
         fits = fits and 2.0 * self.elements * self.channels * wider <= self.work
         if fits:
             blocks = self.random.randint(1, 3)
-            self.layers += [InvertedBlock(self.channels, kernel, wider) for _ in range(blocks)]
+            self.layers += [partial(InvertedBlock, self.channels, kernel, wider)] * blocks
         return fits
 
-    def _draw_convolution(self) -> tuple[nn.Conv2d, list[int]] | None:
-        """One that the images and the limit allow, with the sides of its result; the first of 30 that fits."""
+    def _draw_convolution(self) -> None:
+        """One that the images and the limit allow: the first of 30 that fits."""
         for _ in range(30):
             outputs, groups = self._draw_channels()
             kernel = self.random.choice(DEPTHWISE_KERNELS if groups == self.channels > 1 else KERNELS)
@@ -110,11 +108,13 @@ class ImageNetwork:
             flops = 2.0 * size * self.channels // groups * prod(kernel)
             fits = max(kernel) <= 2 * min(self.sides) and min(height, width) >= 1
             if fits and flops <= self.work and size <= MOST_ELEMENTS:
-                bias = self._chance(0.5)
-                padding = tall, broad
-                layer = nn.Conv2d(self.channels, outputs, kernel, stride, padding, groups=groups, bias=bias)
-                return layer, [height, width]
-        return None
+                settings = (self.channels, outputs, kernel, stride, (tall, broad))
+                layer = partial(nn.Conv2d, *settings, groups=groups, bias=self._chance(0.5))
+                if self._chance(0.15) and stride == 1 and [height, width] == self.sides:
+                    self._branch(layer, outputs)
+                else:
+                    self._add(layer, outputs, [height, width])
+                return
 
     def _draw_channels(self) -> tuple[int, int]:
         """Channels out, mostly about as many as come in and more where images are smaller; and groups."""
@@ -131,37 +131,37 @@ class ImageNetwork:
             return outputs // groups * groups, groups
         return outputs, 1
 
-    def _add(self, layer: nn.Module, channels: int, sides: list[int]) -> None:
+    def _add(self, layer: Callable[[], nn.Module], channels: int, sides: list[int]) -> None:
         self.layers.append(layer)
         self.channels, self.sides = channels, sides
         chance = self.random.random()
         if chance < 0.42 and self.elements > channels:
-            self.layers.append(nn.BatchNorm2d(channels))
+            self.layers.append(partial(nn.BatchNorm2d, channels))
         elif chance < 0.57:
             groups = [many for many in (1, 2, 4, 8, 16, 32) if channels % many == 0]
-            self.layers.append(nn.GroupNorm(self.random.choice(groups), channels))
+            self.layers.append(partial(nn.GroupNorm, self.random.choice(groups), channels))
         elif chance < 0.6 and min(sides) > 1:
-            self.layers.append(nn.InstanceNorm2d(channels, affine=self._chance(0.5)))
+            self.layers.append(partial(nn.InstanceNorm2d, channels, affine=self._chance(0.5)))
         chance = self.random.random()
         if chance < 0.8:
-            self.layers.append(nn.ReLU(inplace=self._chance(0.5)))
+            self.layers.append(partial(nn.ReLU, self._chance(0.5)))
         elif chance < 0.95:
-            self.layers.append(self.random.choice((nn.GELU, nn.SiLU, nn.Hardswish, nn.Sigmoid, nn.Tanh))())
+            self.layers.append(self.random.choice((nn.GELU, nn.SiLU, nn.Hardswish, nn.Sigmoid, nn.Tanh)))
         elif chance < 0.98:
-            self.layers.append(nn.Dropout(0.1))
+            self.layers.append(partial(nn.Dropout, 0.1))
 
-    def _branch(self, layer: nn.Conv2d) -> None:
-        if layer.out_channels == self.channels and self._chance(0.5):
-            self.layers.append(Shortcut(layer))
+    def _branch(self, layer: Callable[[], nn.Module], channels: int) -> None:
+        if channels == self.channels and self._chance(0.5):
+            self.layers.append(lambda: Shortcut(layer()))
         else:
-            pool = nn.MaxPool2d(3, stride=1, padding=1)
-            self.layers.append(Branches({"convolution": layer, "pool": pool}))
-            self.channels += layer.out_channels
+            pool = partial(nn.MaxPool2d, 3, stride=1, padding=1)
+            self.layers.append(lambda: Branches({"convolution": layer(), "pool": pool()}))
+            self.channels += channels
 
 
 def draw_images(
     random: Random, samples: int, work: float, classes: int
-) -> tuple[nn.Module, tuple[int, int, int]]:
+) -> tuple[Callable[[], nn.Module], tuple[int, int, int]]:
     channels = random.choice((1, 3, 0, 0, 0, 0))
     fitting = [side for side in SIDES if samples * (channels or 64) * side * side <= MOST_ELEMENTS / 2]
     side = random.choice(fitting or SIDES[:1])
@@ -172,7 +172,8 @@ def draw_images(
         drawing.convolve()
         if random.random() < 0.2:
             drawing.pool()
-    return drawing.finish(classes), (channels, side, width)
+    drawing.finish(classes)
+    return drawing.model, (channels, side, width)
 
 
 def nice(random: Random, low: float, high: float) -> int:

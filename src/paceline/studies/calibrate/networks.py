@@ -37,15 +37,7 @@ def draw_network(seed: int, work: float = MOST_WORK) -> tuple[Traceable, int]:
 
 def _images(random: Random, samples: int, work: float) -> Drawn:
     classes = log_uniform(random, 2, 1000)
-    state = random.getstate()
-
-    def model() -> nn.Module:
-        again = Random()  # noqa: S311
-        again.setstate(state)
-        return draw_images(again, samples, work, classes)[0]
-
-    with torch.device("meta"):
-        shape = draw_images(random, samples, work, classes)[1]
+    model, shape = draw_images(random, samples, work, classes)
     return samples, model, partial(_image_batch, shape, classes)
 
 

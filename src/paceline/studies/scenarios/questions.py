@@ -1,5 +1,6 @@
 """Questions that a formula or another study answers: explain, lower-bound, peak, predict and scaling."""
 
+from collections.abc import Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -28,7 +29,7 @@ def read_request(scenario: Scenario) -> Answer:
     """The settings of [explain] by name; the report plays the collective."""
     reader = scenario.reader.table("explain")
     reader.need('schedule = "ring"')
-    values = reader.get("values", tuple[tuple[toml.Number, ...], ...], ())
+    values: Sequence[Sequence[float]] = reader.get("values", tuple[tuple[toml.Number, ...], ...], ())
     hosts = reader.get("hosts", tuple[Few, ...], ())
     request: Answer = {
         "schedule": reader.get("schedule", toml.Name, ""),
