@@ -140,8 +140,7 @@ def links(
     """
     from paceline.reports.calibrate import render_links
     from paceline.runtimes.live.process_info import ProcessInfo
-    from paceline.studies.calibrate.links import add_links_here, check_profile
-    from paceline.studies.calibrate.messages import add_messages
+    from paceline.studies.calibrate.links import add_links_here, add_messages, check_profile
 
     where, out = where or PlaceOptions(), out or profile
 

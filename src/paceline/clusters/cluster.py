@@ -237,9 +237,6 @@ class Cluster:
                 "leave the number of workers out or change the cluster"
             )
 
-    def place_workers(self) -> tuple[int, ...]:
-        return tuple(index for index, host in enumerate(self.hosts) for _ in range(host.workers))
-
     def place_servers(self, servers: int) -> tuple[int, ...]:
         """The host of every server rank: the places that hosts offer, in order; else one host after another."""
         offered = sum(group.count * group.host.servers for group in self.groups)

@@ -218,7 +218,7 @@ def _run(work: Work, cluster: Cluster) -> tuple[RunAnswer, RunLog]:
 def _answer(
     work: Work, cluster: Cluster, summary: Summary, log: RunLog, compute: float, local: int
 ) -> RunAnswer:
-    names = tuple(cluster.hosts[place].name for place in cluster.place_workers())
+    names = tuple(host.name for host in cluster.hosts for _ in range(host.workers))
     served, totals = bool(summary.servers), summary.totals
     steps = summary.servers[0].used if served else sum(total.steps for total in totals)
     short = 0 < log.updates <= MOST_UPDATES and len(log.entries) < MOST_ENTRIES
