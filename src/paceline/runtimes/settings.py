@@ -109,9 +109,6 @@ class Settings:
     def workers(self) -> int:
         return len(self.batch_sizes)
 
-    def step_sizes(self, accumulate: int) -> tuple[int, ...]:
-        return tuple(size * accumulate for size in self.batch_sizes)
-
 
 def _positive(count: int | None) -> bool:
     return count is None or count >= 1

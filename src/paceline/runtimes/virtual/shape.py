@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ class JobShape:
     """One a parameter: the part of backward, 0 to 1, after which its gradient is complete; empty: not known."""
     compression: Compression = UNCOMPRESSED
     accumulate: int = 1
+    metrics: ClassVar[tuple[str, ...]] = ()
+    step: ClassVar[str] = ""
 
     @classmethod
     def of(cls, job: Job) -> Self:
@@ -49,10 +51,6 @@ class JobShape:
     @property
     def size(self) -> int:
         return sum(self.parameters)
-
-    @property
-    def state_bytes(self) -> int:
-        return self.size * self.dtype.itemsize + self.buffers * torch.float32.itemsize
 
     def message_bytes(self, message: Any) -> int:
         """Bytes of a message; a gradient travels as the codec makes it."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from paceline.errors import RunFailed, say_on_stderr
+from paceline.jobs.job import Job
 from paceline.records import servers
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.files import to_document, write_json
@@ -45,7 +46,7 @@ class ServerRun:
     def __init__(
         self,
         task: ProcessTask,
-        prepared: Prepared,
+        prepared: Prepared[Job],
         shard: ParameterShard,
         socket: ServerSocket,
         checkpoints: Checkpoints,
