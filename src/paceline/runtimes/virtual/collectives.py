@@ -85,7 +85,7 @@ class VirtualCollectives:
 
     def join(self, node: Node, effect: Gradient | AllReduce | Broadcast) -> bool:
         """A worker waits for the others; of a gradient, backward is under way, and the buckets wait for theirs."""
-        if type(effect) is Gradient:
+        if isinstance(effect, Gradient):
             if effect.reduce is not node.mean:
                 node.mean, node.buckets = effect.reduce, self._bucket_transfers(effect.reduce)
             call = node.buckets
@@ -184,7 +184,7 @@ def _call(node: Node, effect: AllReduce | Broadcast) -> tuple[type, int, int, st
     A mean travels with its weight, a flat vector with its control elements.
     """
     tensor, me = effect.tensor, node.me
-    if type(effect) is Broadcast:
+    if isinstance(effect, Broadcast):
         return Broadcast, tensor.nbytes, tensor.itemsize, effect.root
     extra = 0 if effect.op == "sum" else CONTROL if tensor is me.params or tensor is me.grad else 1
     return AllReduce, tensor.nbytes + extra * tensor.itemsize, tensor.itemsize, effect.op
@@ -202,7 +202,7 @@ def _combine(workers: Sequence[Node], root: int) -> float | None:
     if type(first) is Broadcast:
         broadcast(tensors, root)
         return None
-    weights = [effect.weight for effect in effects]
+    weights: list[float] = [effect.weight for effect in effects]
     reduce_into_all(tensors, weights, first.op)
     for worker, tensor in zip(workers, tensors, strict=True):
         if tensor is worker.me.params:

@@ -137,7 +137,8 @@ class Simulation:
             self.observer.evaluated(row)
 
     def start(self) -> None:
-        where = self.recorder.folder and str(self.recorder.folder.path)
+        folder = self.recorder.folder
+        where = str(folder.path) if folder else None
         self.observer.started(self.run.started(self._name, self.shape.size, self.transport, where))
 
     def finish(self) -> Summary:
