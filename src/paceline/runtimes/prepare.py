@@ -89,21 +89,18 @@ def server_count(settings: Settings, strategy: Strategy) -> int:
 def check_strategy(settings: Settings, strategy: Strategy) -> None:
     """Refuse settings that the strategy makes no use of, or that it cannot work with."""
     name = f"strategy {settings.strategy!r}"
-    problem = ""
     if settings.servers > 1 and not strategy.served:
-        problem = (
+        raise UsageError(
             f"{settings.servers} servers have no place beside {name}, which keeps no parameters on servers; "
             "leave them out, or choose ps, ssp or async"
         )
-    elif settings.collective != NATIVE and strategy.served:
-        problem = (
+    if settings.collective != NATIVE and strategy.served:
+        raise UsageError(
             f"collective {settings.collective} has no place beside {name}, whose workers reduce nothing among "
             "themselves; leave it out, or choose a strategy without servers"
         )
-    elif settings.buffers == "rank0" and strategy.sync_point is not SyncPoint.EVERY_STEP:
-        problem = (
+    if settings.buffers == "rank0" and strategy.sync_point is not SyncPoint.EVERY_STEP:
+        raise UsageError(
             f"rank 0's buffers are sent at every step, and {name} lets workers differ in steps; "
             "choose the average of the buffers"
         )
-    if problem:
-        raise UsageError(problem)

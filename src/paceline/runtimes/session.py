@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from paceline.errors import Diverged
-from paceline.records.events import TEST_LOSS, MetricsRow, Scores
+from paceline.records.events import TEST_LOSS, MetricsRow
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.settings import DueActions
 from paceline.strategies.base import SyncPoint, Worker
@@ -25,7 +25,7 @@ Ending = Literal["budget", "target", "interrupted", "left"]
 class Evaluate:
     """Score these parameters and buffers on this worker's share of the test data.
 
-    Answered with a vector of sums, laid out as ``Scores.from_sums`` reads it, so that workers can add theirs up.
+    Answered with a vector of sums, laid out as ``MetricsRow.from_sums`` reads it, so that workers can add theirs up.
     """
 
     params: Tensor
@@ -152,18 +152,19 @@ class Session:
             sums = yield Evaluate(params, buffers)
             yield AllReduce(sums, op="sum")
             epoch = self.run.triggers.epoch(self.position.progress)
-            row = MetricsRow(
+            row = MetricsRow.from_sums(
+                sums.tolist(),
+                self.run.job.metrics,
                 step=self.position.progress,
                 epoch=epoch,
-                scores=Scores.from_sums(sums.tolist(), tuple(self.run.job.metrics)),
                 learning_rate=self.learning_rate(epoch),
                 seconds=self.me.now,
             )
             self.report(row)
             if not isfinite(sums[TEST_LOSS]):
-                raise Diverged(f"the test loss is {row.scores.test_loss}", row.step, row.learning_rate)
+                raise Diverged(f"the test loss is {row.test_loss}", row.step, row.learning_rate)
             target = self.run.settings.target_accuracy
-            on_target = target is not None and row.scores.metrics["accuracy"] >= target
+            on_target = target is not None and row.metrics["accuracy"] >= target
             if on_target and self.position.reached is None:
                 self.position.reached = self.me.now
         if due.stop or on_target:

@@ -249,9 +249,7 @@ class ServerRun:
             self._task.heartbeat.enter("checkpoint")
             self._lock.check()
             self.log.flush()
-            self._checkpoints.make_room(
-                self.me.rank
-            )  # older ones, but not those that other servers may need yet
+            self._checkpoints.prune(self.me.rank, room=1)  # but none that other servers may need yet
             numbers = {name: getattr(self.me, name) for name in _NUMBERS} | {"entries": self._entries}
             self._checkpoints.save(step, self.me.rank, {"part": self.shard.state(), "server": numbers})
             self._saved_step = step
