@@ -120,7 +120,10 @@ class Session:
         position, on_request = self.position, self.run.strategy.sync_point is SyncPoint.ON_REQUEST
         if on_request:  # workers arrive one by one, and only the servers know how far they have come
             params = yield from self.run.strategy.central(self.me)
-            interrupted = yield from self._any_worker(self.stopping())
+            # Without common steps they learn of a stop one after the other.
+            votes = torch.tensor([float(self.stopping())])
+            yield AllReduce(votes, op="sum")
+            interrupted = votes.item() > 0
             self._count_seen()
         else:
             interrupted = self.stopping()
@@ -137,12 +140,6 @@ class Session:
         if due.checkpoint or on_target or interrupted:
             yield Save()
         return "target" if on_target else "budget" if due.stop else "interrupted" if interrupted else None
-
-    def _any_worker(self, mine: bool) -> Program:
-        """Whether any worker is to stop; without common steps they learn of a stop one after the other."""
-        votes = torch.tensor([float(mine)])
-        yield AllReduce(votes, op="sum")
-        return votes.item() > 0
 
     def _evaluate(self, due: DueActions, params: Tensor) -> Program:
         """Evaluate the central model, and export it if this is the end; return whether the target is met."""

@@ -128,9 +128,8 @@ class ReplayTransport(SimulatedTransport):
         super().__init__(simulation, collectives)
         self._logs = logs
 
-    @property
-    def pending(self) -> bool:
-        return not self.over
+    def is_over(self, workers: int) -> bool:  # noqa: ARG002
+        return all(log.next is None for log in self._logs.values())
 
     def send(self, node: Node, effect: Send) -> bool:
         """A worker's message is kept until its turn; a server's arrives at once."""
@@ -170,7 +169,6 @@ class ReplayTransport(SimulatedTransport):
                 )
             entry = recorded
         log.advance()
-        self.over = all(one.next is None for one in self._logs.values())
         super().note(node, entry)
 
     def proceed(self) -> bool:

@@ -61,10 +61,7 @@ class JobShape:
         return whole - size + self.compression.message(size, message.grad.itemsize)
 
     def coding(self, message: Any) -> float:
-        if not isinstance(message, Push):
-            return 0.0
-        size = message.grad.nbytes
-        return self.compression.coding(size)
+        return self.compression.coding(message.grad.nbytes) if isinstance(message, Push) else 0.0
 
     def filled(self, buckets: Sequence[Bucket]) -> tuple[float, ...]:
         """The part of backward after which each bucket may start: it is full, and so are those before it.

@@ -69,7 +69,7 @@ class VirtualEngine:
                     self._serve(node)
                 else:
                     self._work(node)
-            if self._over or transport.over or not (self._running or transport.pending):
+            if self._over or transport.is_over(self._running):
                 break
             if not transport.proceed():
                 raise RunFailed(explain_deadlock(simulation.workers))
