@@ -29,7 +29,7 @@ from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.processes import LaunchPlan
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import RunStore, port_number
-from paceline.runtimes.live.secret import Secret, agree, agreed_folder, enter, run_secret, store_key
+from paceline.runtimes.live.secret import Secret, agree, agreed_folder, enter, run_secret
 from paceline.runtimes.live.store_server import (
     LONGEST_KEY,
     LONGEST_VALUE,
@@ -147,7 +147,7 @@ def test_a_wrong_secret_is_the_users_mistake_and_counted(server: StoreServer) ->
     while server.refused["wrong key"] < 1:  # the server's thread may be behind
         assert time.monotonic() < deadline, server.refused
         time.sleep(0.01)
-    assert "connections without the run's secret" in (server.refusals() or "")
+    assert "connections without the run's secret" in server.refusals()
 
 
 def test_strangers_who_send_much_and_stall_are_bounded_and_members_stay(server: StoreServer) -> None:
@@ -182,7 +182,7 @@ def test_more_members_than_may_be_unproven_stay(server: StoreServer) -> None:
             member.set(str(number), "")
     for member in members:
         member.close()
-    assert server.refusals() is None
+    assert server.refusals() == ""
 
 
 def test_limits_hold_for_members_too(
@@ -209,7 +209,7 @@ def test_malformed_requests_of_a_member_are_counted_and_survived(
     server: StoreServer, store: RunStore
 ) -> None:
     """If this failed, one bad frame would end the store and the run with it."""
-    member = connect(f"tcp://127.0.0.1:{server.port}", store_key(SECRET))
+    member = connect(f"tcp://127.0.0.1:{server.port}", SECRET.key("store"))
     good = StoreRequest(1, Op.SET, (b"k",), (b"v",)).pack()
     packed = msgspec.msgpack.encode
     bad = [b"", os.urandom(13), good[:-1], b"x" * 5000, packed([1, 99]), packed([1, Op.SET, [b"k"], []])]
