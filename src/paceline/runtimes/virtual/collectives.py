@@ -152,6 +152,7 @@ class VirtualCollectives:
         total, end = _combine(workers, transfers.root), intervals[-1][1]
         # The last transfer begins when the slowest backward is over, so a single one hides behind nothing.
         several = len(intervals) > 1
+        ready = self._simulation.ready
         begun = ended = -1.0
         for worker, (sent, received) in zip(workers, transfers.traffic, strict=True):
             if worker.gone:
@@ -167,7 +168,7 @@ class VirtualCollectives:
                 me.total_weight = total
             me.now = end
             worker.waits_for = None
-            self._simulation.ready.append(worker)
+            ready.append(worker)
 
     def _price_served(self, size: int, element: int) -> Price:  # noqa: ARG002
         simulation = self._simulation

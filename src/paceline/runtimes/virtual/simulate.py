@@ -108,13 +108,13 @@ class VirtualEngine:
 
     def _close(self, node: Node, now: float) -> None:
         """End a worker where it is: its time counts up to now, its open step only if it was complete."""
-        me, ledger = node.me, node.ledger
+        me, record = node.me, node.ledger.record
         node.program.close()
         if me.now < now and now > node.starts:
-            ledger.span(WAIT, me.now, now - me.now)
+            node.ledger.span(WAIT, me.now, now - me.now)
         me.now = now
-        ledger.is_step = ledger.is_step and me.clock > ledger.clock
-        ledger.close(me.clock)
+        record.is_step = record.is_step and me.clock > record.step
+        node.ledger.close(me.clock)
 
     def _leave(self, node: Node, how: str, now: float) -> None:
         """A worker is gone: no other waits for it, and the servers get its last message."""
@@ -163,7 +163,7 @@ class VirtualEngine:
             elif kind is Apply:
                 self._apply(node, effect)
             else:
-                if node.session.at_sync_point and ledger.is_step:  # type: ignore[union-attr]
+                if node.session.at_sync_point and ledger.record.is_step:  # type: ignore[union-attr]
                     ledger.close(me.clock)
                 if self._effects[kind](node, effect):
                     return
