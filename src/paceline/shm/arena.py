@@ -5,12 +5,11 @@ from collections.abc import Callable, Sequence
 from mmap import mmap
 from struct import Struct
 from threading import Lock
-from time import monotonic
 
 import torch
 from torch import Tensor
 
-from paceline.shm.barrier import HAS_LEFT, LINE, MASK, Barrier, PeerLost, Peers, Words
+from paceline.shm.barrier import LINE, MASK, Barrier, Peers, Words
 from paceline.shm.call import DTYPES, ELSEWHERE
 from paceline.shm.operations import InvalidCall
 from paceline.shm.segment import PAGE
@@ -128,10 +127,10 @@ class SlotArena:
     ) -> None:
         """``memory`` is all zeros; ``names`` is what errors call the ranks."""
         self.rank, self.size, self.names = rank, len(processes), names
-        self._memory, self._timeout = memory, timeout
-        layout = self._layout = ArenaLayout(self.size)
-        self._peers = Peers(memory, rank, processes, names, timeout)
-        self.barrier = Barrier(memory, layout.barrier, self._peers)
+        self._memory, layout = memory, ArenaLayout(self.size)
+        self._layout = layout
+        self.peers = Peers(memory, rank, processes, names, timeout)
+        self.barrier = Barrier(memory, layout.barrier, self.peers)
         self._calls = [
             [layout.calls + (2 * other + turn) * EXCHANGED for other in range(self.size)] for turn in range(2)
         ]
@@ -159,21 +158,10 @@ class SlotArena:
 
     def box(self, source: int, target: int) -> Mailbox:
         start = self._layout.boxes + (source * self.size + target) * box_bytes(self.size)
-        return Mailbox(self._memory, start, self._peers, target if source == self.rank else source)
-
-    def check_senders(self, begun: float) -> None:
-        """Raise if a message from any source may never arrive: a rank is lost, all have left, or the time is over."""
-        if self._peers.lost:
-            raise PeerLost(self._peers.lost)
-        gone = list(self._peers.gone().values())
-        lost = [(culprit, fate) for culprit, fate in gone if fate != HAS_LEFT]
-        for culprit, fate in lost or (gone if len(gone) == self.size - 1 else []):
-            raise self._peers.loss(culprit, fate, "recv")
-        if monotonic() - begun > self._timeout:
-            raise PeerLost(f"no rank sent anything within {self._timeout:g} s (during recv)")
+        return Mailbox(self._memory, start, self.peers, target if source == self.rank else source)
 
     def close(self) -> None:
-        self._peers.close()
+        self.peers.close()
         self.barrier.wake()
 
 

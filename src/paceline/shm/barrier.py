@@ -9,7 +9,7 @@ import ctypes
 import os
 import platform
 import select
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import addressof, c_char, c_int, c_long, c_uint32, c_void_p
 from functools import cache
 from mmap import mmap
@@ -143,6 +143,16 @@ class Peers:
             if monotonic() - begun > self._timeout:
                 raise self.loss(other, f"did not arrive within {self._timeout:g} s", doing)
             words.nap(word, value)
+
+    def check_senders(self, gone: Mapping[int, tuple[int, str]], begun: float) -> None:
+        """Raise if a message from any source may never arrive: a rank is lost, all have left, or the time is over."""
+        if self.lost:
+            raise PeerLost(self.lost)
+        lost = [(culprit, fate) for culprit, fate in gone.values() if fate != HAS_LEFT]
+        for culprit, fate in lost or (gone.values() if len(gone) == self.size - 1 else ()):
+            raise self.loss(culprit, fate, "recv")
+        if monotonic() - begun > self._timeout:
+            raise PeerLost(f"no rank sent anything within {self._timeout:g} s (during recv)")
 
     def loss(self, culprit: int, fate: str, doing: str) -> PeerLost:
         """The error to raise for a rank that is gone; from now on this rank counts as gone too, because of it."""

@@ -204,19 +204,15 @@ class LocalComm:
         self._inboxes[source].receive(tensor, tag)
 
     def receive_any(self, tensor: Tensor, tag: int) -> int:
-        begun, pause, problem = monotonic(), _SOON, None
+        begun, pause = monotonic(), _SOON
         while True:
+            gone = self.arena.peers.gone()  # what they sent before that is in the boxes
             for source, box in enumerate(self._inboxes):
                 if box.offer(tensor, tag):
                     return source
-            if problem is not None:
-                raise problem
-            try:
-                self.arena.check_senders(begun)
-                sleep(pause)
-                pause = min(_LATER, 1.5 * pause)
-            except PeerLost as error:
-                problem = error  # what was sent before that is still in the boxes
+            self.arena.peers.check_senders(gone, begun)
+            sleep(pause)
+            pause = min(_LATER, 1.5 * pause)
 
     def explain(self, error: PeerLost) -> PeerLost:
         return error

@@ -135,7 +135,7 @@ class SharedMemoryGroup(ProcessGroup):
         return list(torch.split(tensor, splits)) if sum(splits) == count else []
 
     def _run(self, kind: str, calls: Calls, opts: Any, op: str = "", root: int = -1) -> Work:
-        """Carry collectives out in turn, each on outputs and inputs. Where this rank cannot, all ranks must raise."""
+        """Carry collectives out in turn, each on outputs and inputs."""
         changed = [tensor for outputs, _ in calls for tensor in outputs]
         problem = ""
         if op and op not in OPERATIONS:
@@ -145,8 +145,6 @@ class SharedMemoryGroup(ProcessGroup):
                 problem = problem or problem_with(tensor)
 
         def task() -> None:
-            if problem:
-                self._refuse(InvalidCall(problem))
             for outputs, inputs in calls:
                 targets = [_flat(tensor) for tensor in outputs]
                 self._move(Call(kind, targets, [_flat(tensor) for tensor in inputs], op, root))
@@ -154,9 +152,26 @@ class SharedMemoryGroup(ProcessGroup):
                     if not tensor.is_contiguous():
                         tensor.detach().copy_(target.view(tensor.shape))
 
-        if opts is not None and not opts.asyncOp:
-            return self._queue.now(partial(self._carry_out, task), changed)
-        return self._queue.later(partial(self._carry_out, task), changed)
+        carry_out = self._queue.later if opts is None or opts.asyncOp else self._queue.now
+        return carry_out(partial(self._together, task, problem), changed)
+
+    def _together(self, task: Task, problem: str) -> None:
+        """Do it, if this rank can; if not, take part in the others' call, so that all ranks raise.
+
+        A rank that leaves a collective for anything but a mistake of all cannot take part again.
+        """
+        try:
+            if problem:
+                self._disagree(InvalidCall(problem))
+            task()
+        except InvalidCall:
+            raise
+        except PeerLost as error:
+            self.comm.close()
+            raise self.comm.explain(error) from error
+        except BaseException:
+            self.comm.close()
+            raise
 
     def _move(self, call: Call) -> None:
         comm, outputs, inputs, root = self.comm, call.outputs, call.inputs, call.root
@@ -192,42 +207,22 @@ class SharedMemoryGroup(ProcessGroup):
                 )
         return int(gives.max())
 
-    def _refuse(self, problem: InvalidCall) -> NoReturn:
-        """Take part in the others' call, whatever it is, and raise: what the ranks differ in, or the problem of all."""
+    def _disagree(self, problem: InvalidCall) -> NoReturn:
         try:
             self.comm.agree(Call("unknown"))
         except InvalidCall as error:
             raise error from problem
         raise problem
 
-    def _carry_out(self, task: Task) -> None:
-        """Do it; a rank that leaves a collective for anything but a mistake of all cannot take part again."""
-        try:
-            task()
-        except InvalidCall:
-            raise
-        except PeerLost as error:
-            self.comm.close()
-            raise self.comm.explain(error) from error
-        except BaseException:
-            self.comm.close()
-            raise
-
     def zeros(self, length: int, dtype: torch.dtype) -> Tensor:
-        made: list[Tensor] = []
-
-        def task() -> None:
-            try:  # callers may have given anything
-                like = torch.empty(index(length), dtype=dtype, device="meta")
-                problem = problem_with(like)
-            except (TypeError, RuntimeError) as error:
-                why = str(error).splitlines()[0]
-                problem = f"zeros takes a length and a torch.dtype, not {length!r} and {dtype}: {why}"
-            if problem:
-                self._refuse(InvalidCall(problem))
-            made.append(self.comm.zeros(like))
-
-        self._queue.now(partial(self._carry_out, task), [])
+        made, problem = list[Tensor](), ""
+        try:  # callers may have given anything
+            like = torch.empty(index(length), dtype=dtype, device="meta")
+            problem = problem_with(like)
+        except (TypeError, RuntimeError) as error:
+            why = str(error).splitlines()[0]
+            problem = f"zeros takes a length and a torch.dtype, not {length!r} and {dtype}: {why}"
+        self._queue.now(partial(self._together, lambda: made.append(self.comm.zeros(like)), problem), [])
         return made[0]
 
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> Work:
@@ -260,7 +255,8 @@ class SharedMemoryGroup(ProcessGroup):
         with self._choosing:
             if key not in self._queues:
                 if len(self._queues) > _MANY:
-                    self._queues = {other: queue for other, queue in self._queues.items() if not queue.idle}
+                    for other in [other for other, queue in self._queues.items() if queue.idle]:
+                        self._queues.pop(other).close(0)
                 self._queues[key] = WorkQueue(f"paceline-shm-{direction}-{partner}")
             return self._queues[key].add(work)
 
@@ -268,9 +264,8 @@ class SharedMemoryGroup(ProcessGroup):
         self._queue.close()
         end = monotonic() + _GRACE
         with self._choosing:
-            sending = [queue for (direction, *_), queue in self._queues.items() if direction == "send"]
-        for queue in sending:
-            queue.close(max(0.0, end - monotonic()))
+            for (direction, *_), queue in self._queues.items():
+                queue.close(max(0.0, end - monotonic()) if direction == "send" else 0)
         self.comm.close()
 
     def abort(self) -> None:

@@ -244,21 +244,20 @@ def _host_of_each(request: ExplainRequest, limits: DisplayLimits) -> tuple[int, 
 
     Too many to show are refused before anything is made of them.
     """
-    limits.check(request.workers or 0, request.length or 0)
-    workers = request.workers or (4 if request.values is None else len(_rows(request.values)))
-    limits.check(workers)
-    if request.hosts is None:
-        halves = request.schedule == "hierarchical" and workers > 1
-        return tuple(2 * rank // workers if halves else 0 for rank in range(workers))
-    counts = [int(piece) if piece.strip().isdecimal() else 0 for piece in request.hosts.split(",")]
-    if min(counts) < 1:
+    pieces = request.hosts.split(",") if request.hosts is not None else ()
+    counts = [int(piece) if piece.strip().isdecimal() else 0 for piece in pieces]
+    if 0 in counts:
         raise UsageError(
             f"hosts {request.hosts}: write how many workers each host has, at least 1, such as 2,2"
         )
-    limits.check(sum(counts))
-    if request.workers is not None and sum(counts) != request.workers:
+    workers = request.workers or sum(counts) or (4 if request.values is None else len(_rows(request.values)))
+    limits.check(workers, request.length or 0)
+    if not counts:
+        halves = request.schedule == "hierarchical" and workers > 1
+        return tuple(2 * rank // workers if halves else 0 for rank in range(workers))
+    if sum(counts) != workers:
         raise UsageError(
-            f"hosts {request.hosts} have {sum(counts)} workers and {request.workers} workers were asked for; "
+            f"hosts {request.hosts} have {sum(counts)} workers and {workers} workers were asked for; "
             "make them agree, or leave the number of workers out"
         )
     return tuple(host for host, count in enumerate(counts) for _ in range(count))
