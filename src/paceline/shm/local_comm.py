@@ -123,17 +123,12 @@ class LocalComm:
         """Each rank combines its share of all ranks' tensors and writes the result to all of them."""
         mine = slice(*share(len(flat), self.rank, self.size))
         whole = [self.tensors.view(where, rank, flat, offset) for rank, (where, offset) in enumerate(places)]
-        pieces = [cut(tensor[mine], IN_CACHE) for tensor in whole]
-        scratch = torch.empty(IN_CACHE // flat.itemsize, dtype=flat.dtype)
-        for parts in zip(*pieces, strict=True):
-            if self.size == 2:
-                how.into(parts[0], parts[1], out=parts[self.rank])
-                parts[1 - self.rank].copy_(parts[self.rank])
-            else:
-                result = scratch[: len(parts[0])]
-                _combine(parts, how, result)
-                for part in parts:
-                    part.copy_(result)
+        pieces = [cut(tensor[mine], IN_CACHE) for tensor in (whole.pop(self.rank), *whole)]
+        for own, *others in zip(*pieces, strict=True):
+            for part in others:
+                how.combine(own, part)
+            for part in others:
+                part.copy_(own)
         self._barrier.wait()
 
     def _pieces(self, flat: Tensor) -> Iterator[tuple[slice, list[Tensor]]]:

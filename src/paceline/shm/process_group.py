@@ -59,16 +59,15 @@ class SharedMemoryGroup(ProcessGroup):
         return self._purpose
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
-        return self._run("all_reduce", [([tensor], ()) for tensor in tensors], opts, _operation(opts))
+        return self._run("all_reduce", [([tensor], ()) for tensor in tensors], opts)
 
     allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Work:
-        return self._run("broadcast", [([tensor], ()) for tensor in tensors], opts, root=opts.rootRank)
+        return self._run("broadcast", [([tensor], ()) for tensor in tensors], opts)
 
     def reduce(self, tensors: Tensors, opts: Any) -> Work:
-        calls = [([tensor], ()) for tensor in tensors]
-        return self._run("reduce", calls, opts, _operation(opts), opts.rootRank)
+        return self._run("reduce", [([tensor], ()) for tensor in tensors], opts)
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         return self._run("all_gather", [(o, [i]) for o, i in zip(outputs, inputs, strict=True)], opts)
@@ -87,8 +86,7 @@ class SharedMemoryGroup(ProcessGroup):
     _allgather_base = all_gather_single
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
-        calls = [([o], i) for o, i in zip(outputs, inputs, strict=True)]
-        return self._run("reduce_scatter", calls, opts, _operation(opts))
+        return self._run("reduce_scatter", [([o], i) for o, i in zip(outputs, inputs, strict=True)], opts)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         return self.reduce_scatter(outputs, [self._rows(given) for given in inputs], opts)
@@ -101,10 +99,10 @@ class SharedMemoryGroup(ProcessGroup):
     _reduce_scatter_base = reduce_scatter_single
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:
-        return self._run("gather", [(outputs[0] if outputs else (), inputs)], opts, root=opts.rootRank)
+        return self._run("gather", [(outputs[0] if outputs else (), inputs)], opts)
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
-        return self._run("scatter", [(outputs, inputs[0] if inputs else ())], opts, root=opts.rootRank)
+        return self._run("scatter", [(outputs, inputs[0] if inputs else ())], opts)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         return self._run("all_to_all", [(outputs, inputs)], opts)
@@ -134,12 +132,14 @@ class SharedMemoryGroup(ProcessGroup):
         splits = list(splits) or [count // size] * size
         return list(torch.split(tensor, splits)) if sum(splits) == count else []
 
-    def _run(self, kind: str, calls: Calls, opts: Any, op: str = "", root: int = -1) -> Work:
+    def _run(self, kind: str, calls: Calls, opts: Any) -> Work:
         """Carry collectives out in turn, each on outputs and inputs."""
         changed = [tensor for outputs, _ in calls for tensor in outputs]
-        problem = ""
-        if op and op not in OPERATIONS:
-            problem = f"shm has no {op}; choose one of: {', '.join(OPERATIONS)}"
+        root, op, problem = getattr(opts, "rootRank", -1), "", ""
+        if "reduce" in kind:
+            op = "sum" if opts is None else operation_name(opts.reduceOp.op)
+            if op not in OPERATIONS:
+                problem = f"shm has no {op}; choose one of: {', '.join(OPERATIONS)}"
         for outputs, inputs in calls:
             for tensor in (*outputs, *inputs):
                 problem = problem or problem_with(tensor)
@@ -270,10 +270,6 @@ class SharedMemoryGroup(ProcessGroup):
 
     def abort(self) -> None:
         self.comm.close()
-
-
-def _operation(opts: Any) -> str:
-    return "sum" if opts is None else operation_name(opts.reduceOp.op)
 
 
 def _flat(tensor: Tensor) -> Tensor:

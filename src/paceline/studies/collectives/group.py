@@ -171,11 +171,11 @@ class Pattern:
         operation.finish(self._expected, workers)
 
     def fill(self, tensor: Tensor) -> None:
-        for part in tensor.split(PERIOD):
+        for part in torch.split(tensor, PERIOD):
             part.copy_(self._mine[: len(part)])
 
     def holds(self, tensor: Tensor) -> bool:
-        return all(torch.equal(part, self._expected[: len(part)]) for part in tensor.split(PERIOD))
+        return all(torch.equal(part, self._expected[: len(part)]) for part in torch.split(tensor, PERIOD))
 
 
 def _values(operation: Operation, rank: int, dtype: torch.dtype) -> Tensor:
