@@ -22,6 +22,7 @@ MASK = 2**32 - 1
 SPIN = 3e-4
 """Seconds that a rank looks again and again before it sleeps, which is longer than waking takes: ranks that arrive
 nearly together never sleep. Between two looks it gives its core to any process that wants to compute."""
+START = "the start of the group"
 HAS_LEFT = "has left"
 _FOUND = "is lost, as another rank found"
 _FUTEX = 202
@@ -198,7 +199,7 @@ class Barrier:
 
     def __init__(self, memory: mmap, start: int, peers: Peers) -> None:
         self.beat = 0
-        self.doing = "a collective"
+        self.doing = START
         self._peers, self._words = peers, Words(memory, start, peers.size)
         self._others = [other for other in range(peers.size) if other != peers.rank]
 

@@ -14,10 +14,9 @@ from msgspec.json import Decoder, encode
 from torch.distributed import DistError
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from paceline.shm.barrier import PeerLost, died
+from paceline.shm.barrier import START, PeerLost, died
 from paceline.shm.segment import Handle
 
-START = "the start of the group"
 KEYS: Mapping[str, tuple[str, Decoder[Any]]] = MappingProxyType(
     {
         "member": ("a process and its host", Decoder(tuple[Annotated[int, Meta(ge=1, le=2**22)], str])),

@@ -6,20 +6,18 @@ from datetime import timedelta
 from functools import partial
 from mmap import mmap
 
-from msgspec.json import Decoder, encode
 from torch.distributed import ProcessGroupGloo
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from paceline.shm.arena import EXCHANGED, ArenaLayout, SharedTensors, SlotArena
+from paceline.shm.arena import ArenaLayout
 from paceline.shm.barrier import supported
-from paceline.shm.group_store import START, GroupStore
+from paceline.shm.group_store import GroupStore
 from paceline.shm.hierarchical_comm import HierarchicalComm
 from paceline.shm.host import sharing_id
 from paceline.shm.local_comm import LocalComm
-from paceline.shm.segment import Handle, NoRoom, map_together
+from paceline.shm.segment import NoRoom, map_together
 
 Warn = Callable[[str], None]
-_OFFER = Decoder(Handle | str)
 
 
 def join(
@@ -36,12 +34,9 @@ def join(
         if rank == here[0]:
             warn(f"{error}; the ranks talk through Gloo instead")
     teams = _teams(told, [host for _, host in members])
-    if memory is None:
-        local = alone(names[rank], timeout)
-    else:
-        processes = [members[other][0] for other in here]
-        arena = SlotArena(memory, here.index(rank), processes, [names[other] for other in here], timeout)
-        local = _start(arena, label, warn)
+    team = [rank] if memory is None else here
+    processes, called = [members[other][0] for other in team], [names[other] for other in team]
+    local = LocalComm(memory, team.index(rank), processes, called, timeout, label, warn)
     if len(teams) == 1:
         return local
     limit, firsts, leaders = timedelta(seconds=timeout), [team[0] for team in teams], None
@@ -74,37 +69,6 @@ def _first_memory(told: GroupStore, rank: int, here: Sequence[int], label: str) 
         raise NoRoom(problem)
     exchange, refuse = partial(told.exchange, here), partial(told.refuse, "table", here[0])
     return map_together(rank == here[0], label, ArenaLayout(len(here)).end, exchange, refuse)
-
-
-def _start(arena: SlotArena, label: str, warn: Warn) -> LocalComm:
-    try:
-        arena.barrier.doing = START
-        arena.barrier.wait()
-    except BaseException:
-        arena.close()
-        raise
-    return LocalComm(arena, SharedTensors(arena.rank, arena.size, partial(_more_memory, arena, label, warn)))
-
-
-def alone(name: int, timeout: float) -> LocalComm:
-    """A group of one: nothing is shared, and the same calls work."""
-    arena = SlotArena(mmap(-1, ArenaLayout(1).end), 0, [os.getpid()], [name], timeout)
-    return LocalComm(arena, SharedTensors(0, 1, lambda size: mmap(-1, size)))
-
-
-def _more_memory(arena: SlotArena, label: str, warn: Warn, size: int) -> mmap | None:
-    """A further segment on all ranks, or None on all if one cannot have it; handles pass through the arena."""
-
-    def exchange(_: str, value: Handle | str) -> list[Handle | str]:
-        packed = encode(value if isinstance(value, Handle) else value[: EXCHANGED // 2])
-        return [_OFFER.decode(given) for given in arena.exchange(packed.ljust(EXCHANGED))]
-
-    try:
-        return map_together(arena.rank == 0, label, size, exchange)
-    except NoRoom as error:
-        if arena.rank == 0:
-            warn(f"{error}; sums go through slots instead")
-        return None
 
 
 def _teams(told: GroupStore, hosts: Sequence[str]) -> list[list[int]]:

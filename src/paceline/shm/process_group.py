@@ -215,14 +215,19 @@ class SharedMemoryGroup(ProcessGroup):
         raise problem
 
     def zeros(self, length: int, dtype: torch.dtype) -> Tensor:
-        made, problem = list[Tensor](), ""
+        made = list[Tensor]()
         try:  # callers may have given anything
             like = torch.empty(index(length), dtype=dtype, device="meta")
             problem = problem_with(like)
         except (TypeError, RuntimeError) as error:
             why = str(error).splitlines()[0]
             problem = f"zeros takes a length and a torch.dtype, not {length!r} and {dtype}: {why}"
-        self._queue.now(partial(self._together, lambda: made.append(self.comm.zeros(like)), problem), [])
+
+        def task() -> None:
+            self.comm.agree(Call("zeros", [like]))
+            made.append(self.comm.tensors.zeros(len(like), dtype))
+
+        self._queue.now(partial(self._together, task, problem), [])
         return made[0]
 
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> Work:

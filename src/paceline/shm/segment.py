@@ -113,28 +113,27 @@ def _memfd(name: str) -> int:
 def attach(handle: Handle, size: int) -> mmap:
     """Map a segment of so many bytes that another process of this host made and still holds open."""
     try:
-        found = _open(f"/proc/{handle.process}/fd/{handle.descriptor}", os.O_PATH)
+        with _open(f"/proc/{handle.process}/fd/{handle.descriptor}", os.O_PATH) as found:
+            _check_kind(found, size)
+            # The very file that was looked at, whatever its maker does with its descriptor meanwhile.
+            with _open(f"/proc/self/fd/{found}", os.O_RDWR) as opened:
+                _check_content(opened, handle.token)
+                with _no_room(f"{size / 1e6:,.1f} MB of shared memory cannot be mapped"):
+                    return mmap(opened, size, offset=PAGE)
     except FileNotFoundError:
         if not Path(f"/proc/{handle.process}").exists() and not died(handle.process):
             raise NoRoom("this system hides the processes of other ranks in /proc") from None
         raise Foreign(f"process {handle.process} does not hold descriptor {handle.descriptor} open") from None
-    try:
-        _check_kind(found, size)
-        # The very file that was looked at, whatever its maker does with its descriptor meanwhile.
-        opened = _open(f"/proc/self/fd/{found}", os.O_RDWR)
-    finally:
-        os.close(found)
-    try:
-        _check_content(opened, handle.token)
-        with _no_room(f"{size / 1e6:,.1f} MB of shared memory cannot be mapped"):
-            return mmap(opened, size, offset=PAGE)
-    finally:
-        os.close(opened)
 
 
-def _open(path: str, mode: int) -> int:
+@contextmanager
+def _open(path: str, mode: int) -> Iterator[int]:
     with _no_room("this system does not let a rank open the memory of another through /proc"):
-        return os.open(path, mode | os.O_CLOEXEC)
+        descriptor = os.open(path, mode | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _check_kind(found: int, size: int) -> None:

@@ -218,8 +218,8 @@ def _play(schedule: Schedule, op: str, start: RankValues, bounds: Sequence[int])
 
 
 def _messages(turn: Round, held: RankValues, bounds: Sequence[int]) -> Iterator[ShownMessage]:
-    columns = (turn.sources, turn.targets, turn.starts, turn.stops, turn.reduces)
-    for source, target, start, stop, reduces in zip(*(c.tolist() for c in columns), strict=True):
+    columns = (column.tolist() for column in turn.columns)
+    for source, target, start, stop, reduces in zip(*columns, strict=True):
         sent = held.values[source][bounds[start] : bounds[stop]]
         yield ShownMessage(source, target, start, stop, "reduce" if reduces else "replace", sent)
 
