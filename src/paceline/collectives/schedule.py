@@ -129,7 +129,8 @@ def _joined(under_way: Sequence[tuple[Round, int]]) -> Round:
     shifted = [
         replace(turn, starts=turn.starts + by, stops=turn.stops + by).columns for turn, by in under_way
     ]
-    return Round(", ".join(phases), *map(np.concatenate, zip(*shifted, strict=True)))
+    sources, targets, starts, stops, reduces = map(np.concatenate, zip(*shifted, strict=True))
+    return Round(", ".join(phases), sources, targets, starts, stops, reduces)
 
 
 def chunk_bounds(length: int, chunks: int) -> Ranks:
