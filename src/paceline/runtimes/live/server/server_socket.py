@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor
 
 from paceline.runtimes.envelope import Envelope
-from paceline.runtimes.live.addresses import resolve
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.wire import encoding
 from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits
@@ -41,7 +40,7 @@ class ServerSocket(Listener):
         self._waiting: deque[Envelope] = deque()
         self._lock = threading.Condition()
         limits = MessageLimits(2 * encoding.MAX_REQUEST, 2 * max(encoding.MAX_TENSOR, shard.nbytes))
-        super().__init__(secret.key("wire"), resolve(host, 0), limits)
+        super().__init__(secret.key("wire"), host, 0, limits)
 
     def receive(self, timeout: float) -> Envelope | None:
         with self._lock:
