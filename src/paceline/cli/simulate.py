@@ -120,12 +120,9 @@ def simulate(
     links by latency, bandwidth and fair sharing, steps by the times that it states. Same seed, same record,
     byte for byte. Exit code 3 where it did not reach --target-accuracy.
 
-    Parameters
-    ----------
-    scenario
-        A .toml file that says what is given and what is asked, instead of all options; see docs/scenarios.md.
-    replay
-        The folder of a run with servers, live or simulated: repeat it message by message.
+    Args:
+        scenario: A .toml file that says what is given and what is asked, instead of all options; see docs/scenarios.md.
+        replay: The folder of a run with servers, live or simulated: repeat it message by message.
     """
     options, where, keep = options or RunOptions(), where or ClusterOptions(), keep or KeepOptions()
     given = [*given_options(options), *where.given()]
