@@ -145,6 +145,7 @@ def _inside(shape: Convolution) -> float:
 
 Array = NDArray[np.float64]
 Finite = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
+FourParts = Annotated[tuple[NotNegative, ...], msgspec.Meta(min_length=4, max_length=4)]
 
 LEVEL = 5.0
 """Prior standard deviation of the trend's level, in the unit of the values; wide."""
@@ -238,7 +239,7 @@ class Overhead:
 @dataclass(frozen=True, kw_only=True)
 class FreshMemory:
     page: NotNegative = 0.0
-    shares: tuple[NotNegative, NotNegative, NotNegative, NotNegative] = (0.0, 0.0, 0.0, 1.0)
+    shares: FourParts = (0.0, 0.0, 0.0, 1.0)
     """How much of a result lies in such memory, 0 to 1: of those below each of ``SIZES``, and of the others."""
 
     def seconds(self, operator: Operator) -> float:
