@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -84,4 +83,4 @@ def new_folder(runs: Path, name: str, settings: Settings, machinery: Mapping[str
         write_config(folder, settings, "virtual", machinery, identity=identity)
         write_json(folder.env, environment())
 
-    return create_new(runs, name, datetime.now(UTC), describe)
+    return create_new(runs, name, describe)
