@@ -16,6 +16,10 @@ from paceline.collectives import SCHEDULES, check_collective
 from paceline.errors import UsageError, say_on_stderr
 from paceline.jobs.spec import JobSpec
 from paceline.records.files import to_document
+from paceline.runtimes.live.heartbeat import Heartbeat
+from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.secret import NEEDED, Secret
+from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.settings import Every, Settings
 from paceline.strategies import STRATEGIES
 
@@ -23,13 +27,10 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from paceline.records.summary import Observer
-    from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.launcher.processes import LaunchPlan
-    from paceline.runtimes.live.process_info import ProcessInfo
-    from paceline.runtimes.live.signals import StopRequest
     from paceline.runtimes.live.worker.guard import HasEnding
 
-WorkerTask = Callable[["ProcessInfo", "Heartbeat", "StopRequest"], "HasEnding"]
+WorkerTask = Callable[[ProcessInfo, Heartbeat, StopRequest], "HasEnding"]
 
 JOB = Group("What is trained", sort_key=1)
 AGREE = Group("How the workers agree", sort_key=2)
@@ -61,6 +62,12 @@ def given(options: "DataclassInstance") -> dict[str, object]:
     """The options that were given, by name; those that were not are None, or False."""
     values = {field.name: getattr(options, field.name) for field in fields(options)}
     return {name: value for name, value in values.items() if value is not None and value is not False}
+
+
+def given_for(kind: "type[DataclassInstance]", options: "DataclassInstance") -> dict[str, Any]:
+    """The options that were given and that are fields of ``kind``."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in given(options).items() if name in names}
 
 
 def given_options(options: "DataclassInstance") -> list[str]:
@@ -136,32 +143,27 @@ class RunOptions:
         """Resolve the options for so many workers; for None, without what is asked of single ranks."""
         if workers is None:
             return replace(self, batch_size=None, slow=None, slow_turns=None).settings(1)
-        names = {field.name for field in fields(Settings)} - {"job", "slow", "epochs"}
-        asked: dict[str, Any] = {name: value for name, value in given(self).items() if name in names}
+        asked = given_for(Settings, self)
         for name in ("evaluate", "checkpoint"):
             if (cadence := getattr(self, f"{name}_every")) is not None:
                 asked[name] = Every.parse(cadence, f"--{name}-every")
-        return Settings(
-            job=self._job(),
-            batch_sizes=parse_batch_sizes(self.batch_size, workers),
-            epochs=DEFAULT_EPOCHS if self.epochs is None and self.iterations is None else self.epochs,
-            slow=parse_slow(self.slow or []),
-            **asked,
-        )
+        if self.iterations is None:
+            asked.setdefault("epochs", DEFAULT_EPOCHS)
+        asked |= {"job": self._job(), "slow": parse_slow(self.slow or [])}
+        return Settings(batch_sizes=parse_batch_sizes(self.batch_size, workers), **asked)
 
     def _job(self) -> JobSpec:
-        known = given(self)
-        parts: dict[str, Any] = {name: known[name] for name in (*_PARTS, "lr") if name in known}
+        asked = given_for(JobSpec, self)
+        parts = [name for name in given(self) if name in (*_PARTS, "lr")]
         if self.job and parts:
-            option = f"--{next(iter(parts)).replace('_', '-')}"
             raise UsageError(
-                f"--job {self.job} brings its own parts, so {option} has no place; leave one of them out"
+                f"--job {self.job} brings its own parts, so --{parts[0].replace('_', '-')} has no place; "
+                "leave one of them out"
             )
-        if (rate := parts.pop("lr", None)) is not None:
-            optimizer = parts.get("optimizer", "sgd")
-            parts["optimizer"] = specs.with_setting(optimizer, jobs.OPTIMIZERS, "lr", repr(rate))
-        step = {name: getattr(self, name) for name in ("accumulate", "clip_norm", "precision")}
-        return JobSpec(path=self.job, **parts, **step)
+        if self.lr is not None:
+            optimizer = self.optimizer or JobSpec.optimizer
+            asked["optimizer"] = specs.with_setting(optimizer, jobs.OPTIMIZERS, "lr", repr(self.lr))
+        return JobSpec(path=self.job, **asked)
 
 
 @Parameter(name="*")
@@ -221,18 +223,13 @@ class PlaceOptions:
 
     def plan(self, workers: int) -> "LaunchPlan":
         from paceline.runtimes.live.launcher.processes import LaunchPlan
-        from paceline.runtimes.live.secret import Secret
 
         if self.secret_file is not None:
             Secret.read(self.secret_file, say_on_stderr)
-        names = ("nodes", "address", "port", "node_rank", "secret_file")
-        asked: dict[str, Any] = {name: value for name, value in given(self).items() if name in names}
-        return LaunchPlan(workers=workers, **asked)
+        return LaunchPlan(**given_for(LaunchPlan, self) | {"workers": workers})
 
-    def under_launcher(self, info: "ProcessInfo") -> "ProcessInfo":
+    def under_launcher(self, info: ProcessInfo) -> ProcessInfo:
         """Refuse what another launcher decides, or does not watch: progress and, without servers, silence."""
-        from paceline.runtimes.live.secret import NEEDED, Secret
-
         decided = ["nodes", "node_rank", "address", "port", "hang_timeout"]
         decided += [] if info.servers else ["silence"]
         decided += ["workers"] if info.role == "worker" and self.workers != info.local_workers else []
@@ -253,8 +250,6 @@ class PlaceOptions:
 
 
 def run_workers(where: PlaceOptions, workers: int, task: WorkerTask) -> int:
-    from paceline.runtimes.live.process_info import ProcessInfo
-
     info = ProcessInfo.from_environment()
     return start_workers(where, workers) if info is None else be_worker(where, info, task)
 
@@ -268,7 +263,7 @@ def start_workers(where: PlaceOptions, workers: int) -> int:
     return launch_workers(where.plan(workers), main, sys.argv[1:])
 
 
-def be_worker(where: PlaceOptions, info: "ProcessInfo", task: WorkerTask) -> int:
+def be_worker(where: PlaceOptions, info: ProcessInfo, task: WorkerTask) -> int:
     from paceline.runtimes.live.worker.guard import run_guarded
 
     if info.launch is None:

@@ -18,29 +18,23 @@ from paceline.cli.options import (
     PlaceOptions,
     RunOptions,
     given,
+    given_for,
     given_options,
     whole,
 )
 from paceline.errors import BEFORE_FIRST_STEP, UsageError, say_on_stderr
 from paceline.records.folder import RunFolder
+from paceline.records.summary import Observer
+from paceline.reports.progress import Tee
+from paceline.reports.trace import TraceObserver
+from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.settings import Settings
 
 if TYPE_CHECKING:
-    from paceline.records.summary import Observer
-    from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.runtimes.live.request import LiveOptions, TrainRequest
 
 _LATEST = Path("latest")
-_OWN_OF_A_JOINER = (
-    "--device",
-    "--threads",
-    "--timeout",
-    "--secret-file",
-    "--join",
-    "--trust",
-    "--runs",
-    "--job",
-)
+_JOINERS_OWN = ("--device", "--threads", "--timeout", "--secret-file", "--join", "--trust", "--runs", "--job")
 
 
 @Parameter(name="*")
@@ -67,9 +61,7 @@ class WhereOptions(PlaceOptions):
         from paceline.runtimes.config import read_live
         from paceline.runtimes.live.request import LiveOptions
 
-        names = ("device", "backend", "threads", "timeout", "hang_timeout", "silence")
-        asked = {name: value for name, value in given(self).items() if name in names}
-        return LiveOptions(**(read_live(resume).machinery if resume else {}) | asked)
+        return LiveOptions(**(read_live(resume).machinery if resume else {}) | given_for(LiveOptions, self))
 
 
 @Parameter(name="*")
@@ -112,8 +104,6 @@ def train(
     command starts them itself. Exit code 1 where the run failed, for example because its loss is no number any more,
     and 3 where it did not reach --target-accuracy.
     """
-    from paceline.runtimes.live.process_info import ProcessInfo
-
     options, where = options or RunOptions(), where or WhereOptions()
     resume, keep = resume or ResumeOptions(), keep or KeepOptions()
     if where.join is not None:
@@ -147,10 +137,7 @@ def train(
         raise
 
 
-def _observe(keep: KeepOptions, settings: Settings) -> "Observer":
-    from paceline.reports.progress import Tee
-    from paceline.reports.trace import TraceObserver
-
+def _observe(keep: KeepOptions, settings: Settings) -> Observer:
     return Tee([*keep.observers(settings, "wall"), TraceObserver()])
 
 
@@ -172,7 +159,7 @@ def _launch(request: "TrainRequest", where: WhereOptions) -> int:
     return launch_training(request, where.plan(workers), main, sys.argv[1:])
 
 
-def _run_process(request: "TrainRequest", where: WhereOptions, info: "ProcessInfo") -> int:
+def _run_process(request: "TrainRequest", where: WhereOptions, info: ProcessInfo) -> int:
     from paceline.runtimes.live.worker.start import run_process
 
     spare_compiler()
@@ -185,7 +172,7 @@ def _join(
     run: str, options: RunOptions, where: WhereOptions, resume: ResumeOptions, keep: KeepOptions
 ) -> int:
     for option in (option for group in (where, resume, keep, options) for option in given_options(group)):
-        if option not in _OWN_OF_A_JOINER:
+        if option not in _JOINERS_OWN:
             raise UsageError(
                 f"{option} has no place beside --join {run}: the run that is joined decides it; leave it out"
             )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ from torch.nn.functional import interpolate
 from paceline.errors import UsageError
 from paceline.jobs.batches import Batch
 from paceline.jobs.data import DrawnData, TensorData
-from paceline.jobs.spec import ImageShape, at_least
+from paceline.jobs.spec import ImageShape
+from paceline.specs.ranges import Count, NotNegative, at_least
 
 FILES = Path(__file__).parent / "files"
 Labelled = tuple[Tensor, Tensor]
@@ -239,21 +240,16 @@ class Synthetic:
 
     shape: ImageShape = ImageShape((3, 32, 32))
     """Channels x height x width."""
-    classes: int = 10
+    classes: Annotated[int, at_least(2)] = 10
     """How many kinds of image there are."""
-    train: int = 2000
+    train: Count = 2000
     """Training samples."""
-    test: int = 500
+    test: Count = 500
     """Test samples."""
-    noise: float = 1.0
+    noise: NotNegative = 1.0
     """The noise's deviation, where the pattern's is 1; more is harder to learn."""
     seed: int = 0
     """Another seed makes other patterns and other noise."""
-
-    def __post_init__(self) -> None:
-        at_least(2, classes=self.classes)
-        at_least(1, train=self.train, test=self.test)
-        at_least(0, noise=self.noise)
 
     def load(self, folder: str | None) -> Images:
         """Everything comes from the seed, when it is first needed; the same seed gives the same images."""

@@ -10,19 +10,22 @@ asynchronous one.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from paceline.errors import UsageError
 from paceline.records.servers import AppliedGradient
+from paceline.specs.ranges import Range, at_least
 from paceline.strategies.base import Server, Strategy, SyncPoint, Worker, copy_unless_shared, server_slices
 from paceline.strategies.consistency import ConsistencyRule, Gate, Quorum, StalenessBound
 from paceline.strategies.effects import AllReduce, Apply, Clock, Gradient, Peer, Program, Receive, Send
 from paceline.strategies.messages import Join, Leave, Model, Pause, Pull, Push
 
-MIN_INTERVAL = 0.001
-"""Seconds between updates by the clock: a server needs some time for messages."""
+INTERVAL = Range(
+    "at least 0.001 seconds between updates, or 0 to update with every gradient",
+    lambda seconds: not seconds or 0.001 <= seconds < inf,  # a server needs some time for messages
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,14 +123,8 @@ class ParameterServer(Strategy):
 class Synchronous(ParameterServer):
     """Rounds: every worker's gradient, or all but the slowest, in one update (staleness 0)."""
 
-    backup: int = 0
+    backup: Annotated[int, at_least(0)] = 0
     """How many of a round's slowest gradients are dropped: more waits less for stragglers and wastes more work."""
-
-    def __post_init__(self) -> None:
-        if self.backup < 0:
-            raise UsageError(
-                f"backup={self.backup} is too small: 0 waits for every worker, 1 for all but one"
-            )
 
     @property
     def rule(self) -> ConsistencyRule:
@@ -149,12 +146,8 @@ class Synchronous(ParameterServer):
 class StaleSynchronous(ParameterServer):
     """A worker waits only when the slowest is too far behind (SSP; Ho et al., 2013)."""
 
-    staleness: int = 3
+    staleness: Annotated[int, at_least(0)] = 3
     """Steps by which a worker may be ahead of the slowest: 0 is synchronous, more waits less on older parameters."""
-
-    def __post_init__(self) -> None:
-        if self.staleness < 0:
-            raise UsageError(f"staleness={self.staleness} is too small: it must be 0 (synchronous) or more")
 
     @property
     def rule(self) -> ConsistencyRule:
@@ -165,16 +158,9 @@ class StaleSynchronous(ParameterServer):
 class Asynchronous(ParameterServer):
     """No worker waits: a gradient is applied when it arrives, however old the parameters it was computed on."""
 
-    every: float = 0.0
+    every: Annotated[float, INTERVAL] = 0.0
     """Seconds between updates: 0 updates with every gradient, more collects all gradients in between."""
     rule = StalenessBound(inf)
-
-    def __post_init__(self) -> None:
-        if self.every and not MIN_INTERVAL <= self.every < inf:
-            raise UsageError(
-                f"every={self.every:g} is out of range: give at least {MIN_INTERVAL:g} seconds between updates, "
-                "or 0 to update with every gradient"
-            )
 
     def server(self, me: Server) -> Program:
         """Update with every gradient, or at intervals with all that have arrived."""

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import nn
 
 from paceline.jobs.inputs import ImageInput
-from paceline.jobs.models.layers import after, chain, check_choice, start_convolutions
+from paceline.jobs.models.layers import after, chain, start_convolutions
+
+Dense = Literal["linear", "convolution"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +29,9 @@ class AlexNet:
 class AlexNetV2:
     """AlexNet of "one weird trick" (Krizhevsky, 2014), as TF-slim and Paleo have it."""
 
-    dense: str = "convolution"
+    dense: Dense = "convolution"
     """The last three layers: convolution, as TF-slim and Paleo write them, or linear, which is the same."""
     default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000, smallest=67)
-
-    def __post_init__(self) -> None:
-        check_choice("dense", self.dense, "linear", "convolution")
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         return _alexnet(shape, classes, (64, 192, 384, 384, 256), padding=0, columns=1, dense=self.dense)
@@ -83,12 +82,9 @@ VGG_STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 class Vgg16:
     """VGG-16 (Simonyan and Zisserman, 2015): nine tenths of its parameters are in the dense layers."""
 
-    dense: str = "linear"
+    dense: Dense = "linear"
     """The last three layers: linear, or convolution, as TF-slim and Paleo write the same thing."""
     default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000, smallest=32)
-
-    def __post_init__(self) -> None:
-        check_choice("dense", self.dense, "linear", "convolution")
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         ins, *sides = shape

@@ -8,7 +8,7 @@ from paceline.clusters.toml_reader import Reader
 from paceline.collectives.traffic import bandwidth_use, lower_bound_bytes
 from paceline.errors import UsageError
 from paceline.studies.calibrate.table import table_of
-from paceline.studies.scenarios.scenario import Scenario
+from paceline.studies.scenarios.scenario import Answer, Scenario
 
 if TYPE_CHECKING:  # it imports torch, which formulas do not need
     from paceline.studies.predict import Prediction
@@ -16,10 +16,6 @@ if TYPE_CHECKING:  # it imports torch, which formulas do not need
 MOST = 1_000
 """Of anything that is counted; the report draws far less, and says how much, once it has begun."""
 ELEMENT = 4
-
-
-Answer = dict[str, Any]
-"""The figures as a JSON document; seconds, bytes and bytes a second."""
 
 
 def read_request(scenario: Scenario) -> Answer:

@@ -23,10 +23,12 @@ ASKS: Mapping[str, str] = MappingProxyType(
         "scaling": "paceline.studies.scenarios.questions:scaling",
     }
 )
-"""What may be asked, and the function that answers it: it reads its tables of the ``Scenario`` and returns a dataclass.
+"""What may be asked, and the function that answers it: it reads its tables of the ``Scenario``.
 
 ``reports.scenarios`` renders the answer under the same name.
 """
+Answer = dict[str, Any]
+"""The figures as a JSON document; seconds, bytes and bytes a second."""
 
 
 @dataclass(frozen=True, kw_only=True)
