@@ -32,8 +32,8 @@ Labelled = tuple[Tensor, Tensor]
 class Images:
     """What a source gives: float32 images of about zero mean and unit variance, and int64 labels."""
 
-    train: TensorData
-    test: TensorData
+    train: TensorData | DrawnData
+    test: TensorData | DrawnData
     classes: int = 10
 
     @property

@@ -175,15 +175,11 @@ def render_run(answer: Answer) -> Rendered:
     """Asynchronous and short: update by update; else by rounds, or by where a worker's time went."""
     updates = [entry for entry in answer["entries"] if isinstance(entry, Updated)]
     staleness = [max((one.staleness for one in update.used), default=0) for update in updates]
-    document = {
-        **answer,
-        "entries": [to_document(entry) for entry in answer["entries"]],
-        "staleness": staleness,
-    }
-    sequential = (
-        None if answer["horizon"] is None else sequential_updates(answer["compute"], answer["horizon"])
-    )
-    if answer["entries"]:
+    entries = [to_document(entry) for entry in answer["entries"]]
+    document, sequential = {**answer, "entries": entries, "staleness": staleness}, None
+    if answer["horizon"] is not None:
+        sequential = sequential_updates(answer["compute"], answer["horizon"])
+    if entries:
         document["distance"] = distance_to_sequential(staleness, sequential).bound
     if any(staleness):
         first = all(one.version == 0 for update in updates for one in update.used)
@@ -228,32 +224,17 @@ def _rounds_sentence(answer: Answer) -> str:
 
 def _round_words(rounds: Answer) -> str:
     of, took = f"of {counted(rounds['workers'], 'worker')}", exact_seconds(rounds["seconds"])
-    return (
-        f"1 round {of} takes {took}"
-        if rounds["count"] == 1
-        else f"{rounds['count']:,} rounds {of} take {took} each"
-    )
+    alone = rounds["count"] == 1
+    return f"1 round {of} takes {took}" if alone else f"{rounds['count']:,} rounds {of} take {took} each"
 
 
 def _round_lines(answer: Answer) -> list[str]:
     if not answer["rounds"]:
         return ["the rounds differ too much to be listed"]
-    rows = [
-        [
-            f"{one['count']:,}",
-            f"{one['workers']:,}",
-            *map(
-                trimmed,
-                (
-                    answer["compute"],
-                    one["seconds"] - answer["compute"],
-                    one["seconds"],
-                    one["count"] * one["seconds"],
-                ),
-            ),
-        ]
-        for one in answer["rounds"]
-    ]
+    rows, compute = [], answer["compute"]
+    for one in answer["rounds"]:
+        times = (compute, one["seconds"] - compute, one["seconds"], one["count"] * one["seconds"])
+        rows.append([f"{one['count']:,}", f"{one['workers']:,}", *map(trimmed, times)])
     titles = ["rounds", "workers", "computing s", "all else s", "a round s", "together s"]
     lines = aligned(titles, rows, gap=3)
     if answer["entries"] and answer["updates"] <= FEW and len(answer["workers"]) <= FEW_WORKERS:

@@ -18,7 +18,7 @@ from torch import Tensor
 from paceline.records.servers import AppliedGradient
 from paceline.specs.ranges import Range, at_least
 from paceline.strategies.base import Server, Strategy, SyncPoint, Worker, copy_unless_shared, server_slices
-from paceline.strategies.consistency import ConsistencyRule, Gate, Quorum, StalenessBound
+from paceline.strategies.consistency import Gate, MayProceed
 from paceline.strategies.effects import AllReduce, Apply, Clock, Gradient, Peer, Program, Receive, Send
 from paceline.strategies.messages import Join, Leave, Model, Pause, Pull, Push
 
@@ -41,14 +41,13 @@ class ParameterServer(Strategy):
 
     sync_point = SyncPoint.ON_REQUEST
 
-    @property
-    def staleness_bound(self) -> float | None:
-        return self.rule.staleness_bound
+    def may_proceed(self, clock: int, slowest: int, active: int, waiting: int) -> bool:  # noqa: ARG002
+        """Whether a worker at this clock proceeds; the others are over all active workers.
 
-    @property
-    def rule(self) -> ConsistencyRule:
-        """Which worker may proceed."""
-        raise NotImplementedError
+        By the staleness bound s: while clock - slowest <= s (Ho et al., 2013).
+        """
+        assert self.staleness_bound is not None, "a rule of another kind says so here"
+        return clock - slowest <= self.staleness_bound
 
     def worker(self, me: Worker) -> Program:
         """Compute on the servers' parameters, push, receive the new ones."""
@@ -74,7 +73,7 @@ class ParameterServer(Strategy):
 
     def server(self, me: Server) -> Program:
         """Collect gradients; before a worker that has pushed one proceeds, update."""
-        state = _ServerState(me, self.rule)
+        state = _ServerState(me, self.may_proceed)
         while True:
             sender, message = yield Receive()
             self._handle(state, sender.rank, message)
@@ -127,8 +126,12 @@ class Synchronous(ParameterServer):
     """How many of a round's slowest gradients are dropped: more waits less for stragglers and wastes more work."""
 
     @property
-    def rule(self) -> ConsistencyRule:
-        return Quorum(self.backup)
+    def staleness_bound(self) -> float | None:
+        return None if self.backup else 0.0
+
+    def may_proceed(self, clock: int, slowest: int, active: int, waiting: int) -> bool:  # noqa: ARG002
+        """A round is over when all but the backup workers have pushed (Chen et al., 2016)."""
+        return waiting >= max(1, active - self.backup)
 
     @property
     def least_workers(self) -> int:
@@ -150,8 +153,8 @@ class StaleSynchronous(ParameterServer):
     """Steps by which a worker may be ahead of the slowest: 0 is synchronous, more waits less on older parameters."""
 
     @property
-    def rule(self) -> ConsistencyRule:
-        return StalenessBound(self.staleness)
+    def staleness_bound(self) -> float:
+        return self.staleness
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,13 +163,13 @@ class Asynchronous(ParameterServer):
 
     every: Annotated[float, INTERVAL] = 0.0
     """Seconds between updates: 0 updates with every gradient, more collects all gradients in between."""
-    rule = StalenessBound(inf)
+    staleness_bound = inf
 
     def server(self, me: Server) -> Program:
         """Update with every gradient, or at intervals with all that have arrived."""
         if not self.every:
             yield from super().server(me)
-        state, tick = _ServerState(me, self.rule), me.now + self.every
+        state, tick = _ServerState(me, self.may_proceed), me.now + self.every
         while True:
             received = yield Receive(until=tick)
             if state.pending and (received is None or isinstance(received[1], Pull)):
@@ -238,8 +241,8 @@ class GradientBuffer:
 class _ServerState:
     """Which workers wait since when, and which gradients are pending."""
 
-    def __init__(self, me: Server, rule: ConsistencyRule) -> None:
-        self.me, self.gate, self.pending = me, Gate(rule, me.initial_workers), GradientBuffer()
+    def __init__(self, me: Server, may_proceed: MayProceed) -> None:
+        self.me, self.gate, self.pending = me, Gate(may_proceed, me.initial_workers), GradientBuffer()
         self.arrived: dict[int, float] = {}
 
     def answer(self, worker: int) -> Send:

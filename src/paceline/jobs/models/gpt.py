@@ -37,7 +37,7 @@ class Gpt:
 
     @property
     def default_input(self) -> TokenInput:
-        return TokenInput(length=self.context, vocabulary=self.vocabulary)
+        return TokenInput(shape=(self.context,), classes=self.vocabulary)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         assert shape[0] <= self.context and classes == self.vocabulary, "the input was checked"  # noqa: PT018

@@ -146,13 +146,13 @@ def _wide(conv: Conv, ins: int) -> nn.Module:
     return Branches({"single": conv(ins, 320, 1), "three": three, "twice": twice, "pooled": pooled})
 
 
-def _halving(conv: Conv, ins: int, **paths: Path) -> nn.Module:
+def _halving(conv: Conv, ins: int, /, **paths: Path) -> nn.Module:
     halve = partial(conv, stride=2, pad=False)
     branches = {name: _path(conv, ins, path, last=halve) for name, path in paths.items()}
     return Branches({**branches, "pool": nn.MaxPool2d(3, stride=2)})
 
 
-def _mixed(conv: Conv, ins: int, pooled: Mapping[str, nn.Module], **paths: Path) -> nn.Module:
+def _mixed(conv: Conv, ins: int, pooled: Mapping[str, nn.Module], /, **paths: Path) -> nn.Module:
     branches = {name: _path(conv, ins, path, last=conv) for name, path in paths.items()}
     return Branches({**branches, "pooled": chain(pooled)})
 
