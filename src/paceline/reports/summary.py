@@ -44,7 +44,7 @@ MOST_ROWS = 12
 TAIL = 0.05
 """The share of gradients at each end that may stand in one row."""
 MOST_WORKERS = 8
-"""Of more, those that waited longest are shown."""
+"""Of more, the fastest, the slowest and those that waited longest are shown."""
 ALIKE = 0.05
 """How little the workers' shares of waiting, and their steps, differ that they need no table."""
 MOST_CHANGES = 8
@@ -275,11 +275,16 @@ def _waiting(totals: Sequence[Totals]) -> list[str]:
         return [f"each worker waited about {100 * waited[most]:.0f} % of its time for others"]
     lines = [f"{most} waited longest for others, {100 * waited[most]:.0f} % of its time"]
     lines.append(_server_line("worker", "steps", "waited", "%"))
-    shown = sorted(waited, key=lambda name: -waited[name])[:MOST_WORKERS]
+    fast, slow = (pick(trained, key=lambda name: trained[name].typical.compute) for pick in (min, max))
+    marks = {fast: ", fastest", slow: ", slowest"} if len(trained) > MOST_WORKERS else {}
+    longest = sorted(waited, key=lambda name: -waited[name])
+    shown = list(dict.fromkeys([*marks, *longest]))[:MOST_WORKERS]
     for name in (name for name in waited if name in shown):
         seconds = trained[name].seconds["wait"]
         cells = (f"{trained[name].steps:,}", show_seconds(seconds) if seconds else "-")
-        lines.append(_server_line(f"  {name}", *cells, f"{100 * waited[name]:.0f} %"))
+        lines.append(_server_line(f"  {name}{marks.get(name, '')}", *cells, f"{100 * waited[name]:.0f} %"))
+    if left := len(trained) - len(shown):
+        lines.append(f"  {left:,} more that waited less {'is' if left == 1 else 'are'} left out")
     return lines
 
 

@@ -281,7 +281,7 @@ def find_crossover(scenario: Scenario) -> Answer:
     limit.finish()
     step.finish()
     cluster = scenario.cluster()
-    tried: dict[int, Answer] = {}
+    tried: dict[int, dict[str, float]] = {}
 
     def beyond(workers: int) -> bool:
         tried[workers] = _balance(work, _widen(cluster, workers))
@@ -303,7 +303,7 @@ def _first(beyond: Callable[[int], bool], most: int) -> int | None:
     return high
 
 
-def _balance(work: Work, cluster: Cluster) -> Answer:
+def _balance(work: Work, cluster: Cluster) -> dict[str, float]:
     """A round in the long run: the second one, for the first may begin otherwise."""
     answer, log = _run(replace(work, iterations=2), cluster)
     if answer["rounds"]:
