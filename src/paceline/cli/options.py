@@ -58,6 +58,9 @@ def whole(kind: object, tokens: Sequence[Token]) -> int:  # noqa: ARG001
         raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
 
 
+Whole = Parameter(converter=whole)
+
+
 def given(options: "DataclassInstance") -> dict[str, object]:
     """The options that were given, by name; those that were not are None, or False."""
     values = {field.name: getattr(options, field.name) for field in fields(options)}
@@ -93,7 +96,7 @@ class RunOptions:
     """The optimizer's learning rate, for short."""
     schedule: Annotated[str | None, Parameter(group=JOB)] = None
     """The learning-rate schedule (default constant); see 'paceline schedules'."""
-    accumulate: Annotated[int | None, Parameter(converter=whole, group=JOB)] = None
+    accumulate: Annotated[int | None, Whole, Parameter(group=JOB)] = None
     """Mini-batches whose gradients are added up before each step (default 1)."""
     clip_norm: Annotated[float | None, Parameter(group=JOB)] = None
     """Scale gradients down to this norm wherever an optimizer steps (default: leave them)."""
@@ -101,13 +104,13 @@ class RunOptions:
     """Of forward and loss: fp32 (default), or bf16 by torch.autocast."""
     strategy: Annotated[str | None, Parameter(group=AGREE)] = None
     """How workers agree (default all-reduce), such as local-sgd:period=16; see 'paceline strategies'."""
-    servers: Annotated[int | None, Parameter(converter=whole, group=AGREE)] = None
+    servers: Annotated[int | None, Whole, Parameter(group=AGREE)] = None
     """Servers that keep the parameters, each an even part (default 1); of ps, ssp and async."""
     batch_size: Annotated[str | None, Parameter(name=["--batch-size", "-b"], group=AGREE)] = None
     """Samples of a worker's mini-batch (default 32); 48,16 gives each worker its own."""
     slow: Annotated[list[str] | None, Parameter(group=AGREE, negative=())] = None
     """Slow a rank down: 1=2.5 makes rank 1 compute 2.5 times as long. May be repeated."""
-    slow_turns: Annotated[int | None, Parameter(converter=whole, group=AGREE)] = None
+    slow_turns: Annotated[int | None, Whole, Parameter(group=AGREE)] = None
     """Slow ranks are slow for so many steps, then not for as many, in turn with each other (default always)."""
     buffers: Annotated[Literal["average", "rank0"] | None, Parameter(group=AGREE)] = None
     """Batch-norm statistics: averaged when the model is looked at (default), or rank 0's, sent at each step."""
@@ -115,21 +118,19 @@ class RunOptions:
         str | None,
         Parameter(group=AGREE, help=f"How all-reduces are done: native (default), {', '.join(SCHEDULES)}."),
     ] = None
-    epochs: Annotated[int | None, Parameter(converter=whole, group=LENGTH)] = None
+    epochs: Annotated[int | None, Whole, Parameter(group=LENGTH)] = None
     """Passes over the training data (default 30)."""
-    iterations: Annotated[
-        int | None, Parameter(converter=whole, name=["--iterations", "-i"], group=LENGTH)
-    ] = None
+    iterations: Annotated[int | None, Whole, Parameter(name=["--iterations", "-i"], group=LENGTH)] = None
     """Steps a worker, instead of epochs."""
     target_accuracy: Annotated[float | None, Parameter(group=LENGTH)] = None
     """Stop as soon as an evaluation reaches this accuracy, such as 0.97."""
-    seed: Annotated[int | None, Parameter(converter=whole, group=LENGTH)] = None
+    seed: Annotated[int | None, Whole, Parameter(group=LENGTH)] = None
     """Decides the first weights and the order of the data (default 1)."""
     evaluate_every: Annotated[str | None, Parameter(group=RECORD)] = None
     """'1 epoch' (default), '500 steps' or 'never'."""
     checkpoint_every: Annotated[str | None, Parameter(group=RECORD)] = None
     """'1 epoch' (default), '500 steps' or 'never'."""
-    keep: Annotated[int | None, Parameter(converter=whole, group=RECORD)] = None
+    keep: Annotated[int | None, Whole, Parameter(group=RECORD)] = None
     """How many checkpoints are kept (default 3)."""
 
     def __post_init__(self) -> None:
@@ -206,17 +207,15 @@ class KeepOptions:
 class PlaceOptions:
     """Where workers run; None means that an option was not given."""
 
-    workers: Annotated[int | None, Parameter(converter=whole, name=["--workers", "-np"], group=WHERE)] = None
+    workers: Annotated[int | None, Whole, Parameter(name=["--workers", "-np"], group=WHERE)] = None
     """Worker processes on this host (default 2)."""
-    nodes: Annotated[int | None, Parameter(converter=whole, name=["--nodes", "-n"], group=WHERE)] = None
+    nodes: Annotated[int | None, Whole, Parameter(name=["--nodes", "-n"], group=WHERE)] = None
     """Hosts that take part (default 1); start the command on each."""
-    node_rank: Annotated[int | None, Parameter(converter=whole, name=["--node-rank", "-nr"], group=WHERE)] = (
-        None
-    )
+    node_rank: Annotated[int | None, Whole, Parameter(name=["--node-rank", "-nr"], group=WHERE)] = None
     """Which of the hosts this is, from 0."""
     address: Annotated[str | None, Parameter(name=["--address", "-a"], group=WHERE)] = None
     """The host of node rank 0, as the others reach it."""
-    port: Annotated[int | None, Parameter(converter=whole, name=["--port", "-p"], group=WHERE)] = None
+    port: Annotated[int | None, Whole, Parameter(name=["--port", "-p"], group=WHERE)] = None
     """A free port on that host (default 29500)."""
     secret_file: Annotated[Path | None, Parameter(group=WHERE)] = None
     """What only the run's processes know, the same file on every host (made for you on one host)."""

@@ -18,8 +18,8 @@ from paceline.cli.options import (
     WHERE,
     KeepOptions,
     RunOptions,
+    Whole,
     given_options,
-    whole,
 )
 from paceline.clusters.cluster import Cluster, StepTimes
 from paceline.clusters.description import read_cluster
@@ -52,7 +52,7 @@ class ClusterOptions:
 
     cluster: Annotated[str | None, Parameter(group=WHERE)] = None
     """A .toml file, or inline: 'hosts=4,workers=2,bandwidth=1 Gbit/s,latency=50 us,forward=1 ms,backward=2 ms'."""
-    workers: Annotated[int | None, Parameter(converter=whole, name=["--workers", "-np"], group=WHERE)] = None
+    workers: Annotated[int | None, Whole, Parameter(name=["--workers", "-np"], group=WHERE)] = None
     """Without --cluster: this many hosts with one worker each (default 2)."""
     times: Annotated[Path | None, Parameter(group=WHERE)] = None
     """A run folder: a step takes as long here as its typical step took there, communication apart."""

@@ -3,7 +3,6 @@
 import os
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,18 +16,16 @@ from paceline.cli.options import (
     KeepOptions,
     PlaceOptions,
     RunOptions,
+    Whole,
     given,
     given_for,
     given_options,
-    whole,
 )
 from paceline.errors import BEFORE_FIRST_STEP, UsageError, say_on_stderr
 from paceline.records.folder import RunFolder
-from paceline.records.summary import Observer
 from paceline.reports.progress import Tee
 from paceline.reports.trace import TraceObserver
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.settings import Settings
 
 if TYPE_CHECKING:
     from paceline.runtimes.live.request import LiveOptions, TrainRequest
@@ -46,7 +43,7 @@ class WhereOptions(PlaceOptions):
     """What computes (default cpu)."""
     backend: Annotated[str | None, Parameter(group=WHERE)] = None
     """What workers talk over: shm, gloo or nccl (default shm on one host, nccl on cuda, gloo across or by schedule)."""
-    threads: Annotated[int | None, Parameter(converter=whole, group=WHERE)] = None
+    threads: Annotated[int | None, Whole, Parameter(group=WHERE)] = None
     """Threads a worker computes with (default 1, or as OMP_NUM_THREADS says), however many workers there are."""
     timeout: Annotated[float | None, Parameter(group=WHERE)] = None
     """Seconds that a worker waits in an exchange before it gives the others up (default 300)."""
@@ -124,7 +121,7 @@ def train(
             asked=options.settings,
             given=given(options),
             options=where.live(folder),
-            observe=partial(_observe, keep),
+            observe=lambda settings: Tee([*keep.observers(settings, "wall"), TraceObserver()]),
             runs=keep.parent,
             resume=folder,
             name=keep.name or "",
@@ -135,10 +132,6 @@ def train(
         if info is None:  # once workers run, their launcher handles it
             say_on_stderr(BEFORE_FIRST_STEP)
         raise
-
-
-def _observe(keep: KeepOptions, settings: Settings) -> Observer:
-    return Tee([*keep.observers(settings, "wall"), TraceObserver()])
 
 
 def _launch(request: "TrainRequest", where: WhereOptions) -> int:
@@ -185,7 +178,7 @@ def _join(
 def reshard(
     run: Path,
     *,
-    workers: Annotated[int, Parameter(converter=whole, name=["--workers", "-np"])],
+    workers: Annotated[int, Whole, Parameter(name=["--workers", "-np"])],
     runs: Annotated[Path | None, Parameter(group=RECORD)] = None,
     trust: Annotated[bool, Parameter(group=RECORD, negative=(), show_default=False)] = False,
 ) -> None:

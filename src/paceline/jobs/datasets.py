@@ -74,20 +74,15 @@ def find_files(name: str, folder: str | None) -> list[Path]:
     raise UsageError(f"no {name} data: {wrong}; {known['get']}, or name its data folder")
 
 
-def _images(name: str, train: Labelled, test: Labelled) -> Images:
-    known = _places(name)
-    first, second = (normalised(*part, known["mean"], known["deviation"]) for part in (train, test))
-    return Images(first, second)
-
-
-def normalised(
-    pixels: Tensor, labels: Tensor, mean: Sequence[float], deviation: Sequence[float]
-) -> TensorData:
-    """Floats of about zero mean and unit variance, made in place, so that they take four bytes a pixel and no more."""
-    inputs = pixels.to(torch.float32, memory_format=torch.contiguous_format)
-    for channel, (middle, spread) in enumerate(zip(mean, deviation, strict=True)):
-        inputs[:, channel].sub_(255 * middle).div_(255 * spread)
-    return TensorData(inputs, labels.to(torch.int64))
+def _images(name: str, *parts: Labelled) -> Images:
+    """Make floats of about zero mean and unit variance, in place, so that they take four bytes a pixel and no more."""
+    known, made = _places(name), []
+    for pixels, labels in parts:
+        inputs = pixels.to(torch.float32, memory_format=torch.contiguous_format)
+        for channel, (middle, spread) in enumerate(zip(known["mean"], known["deviation"], strict=True)):
+            inputs[:, channel].sub_(255 * middle).div_(255 * spread)
+        made.append(TensorData(inputs, labels.to(torch.int64)))
+    return Images(*made)
 
 
 def broken(path: Path, why: str) -> UsageError:
@@ -121,12 +116,7 @@ class Digits:
         )
         is_test = torch.zeros(len(labels), dtype=torch.bool)
         is_test[labels.argsort(stable=True)[::5]] = True
-        scale = 16 / 255  # the brightest pixel is 16
-        train, test = (
-            normalised(pixels[part], labels[part], (0.3058 * scale,), (0.3762 * scale,))
-            for part in (~is_test, is_test)
-        )
-        return Images(train, test)
+        return _images("digits", *((pixels[part], labels[part]) for part in (~is_test, is_test)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -219,13 +219,14 @@ def _rounds_sentence(answer: Answer) -> str:
         return f"{took} for {counted(answer['updates'], 'update')}, {trained}."
     if answer["updates"] == 1:
         return f"{took} for one round of {counted(answer['rounds'][0]['workers'], 'worker')}, {trained}."
-    return f"{took} for {answer['batches']:,} batches: {listed([_round_words(one) for one in answer['rounds']])}."
-
-
-def _round_words(rounds: Answer) -> str:
-    of, took = f"of {counted(rounds['workers'], 'worker')}", exact_seconds(rounds["seconds"])
-    alone = rounds["count"] == 1
-    return f"1 round {of} takes {took}" if alone else f"{rounds['count']:,} rounds {of} take {took} each"
+    each = []
+    for one in answer["rounds"]:
+        of, takes = f"of {counted(one['workers'], 'worker')}", exact_seconds(one["seconds"])
+        alone = one["count"] == 1
+        each.append(
+            f"1 round {of} takes {takes}" if alone else f"{one['count']:,} rounds {of} take {takes} each"
+        )
+    return f"{took} for {answer['batches']:,} batches: {listed(each)}."
 
 
 def _round_lines(answer: Answer) -> list[str]:

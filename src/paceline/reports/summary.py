@@ -1,9 +1,10 @@
 """The end of a run in a few lines: the answer, where a typical step's time went, what else it took, and its servers."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import accumulate, count, pairwise
 from textwrap import wrap
 
 from paceline.records.servers import ServerTotals
@@ -256,12 +257,9 @@ def histogram(counts: Mapping[int, int]) -> dict[str, int]:
 
 
 def _quantile(counts: Mapping[int, int], share: float) -> int:
-    below, wanted = 0, share * sum(counts.values())
-    for staleness in sorted(counts):
-        below += counts[staleness]
-        if below >= wanted:
-            return staleness
-    return max(counts)
+    values = sorted(counts)
+    below = list(accumulate(counts[value] for value in values))
+    return values[bisect_left(below, share * below[-1])]
 
 
 def _waiting(totals: Sequence[Totals]) -> list[str]:
