@@ -74,15 +74,15 @@ def find_files(name: str, folder: str | None) -> list[Path]:
     raise UsageError(f"no {name} data: {wrong}; {known['get']}, or name its data folder")
 
 
-def _images(name: str, *parts: Labelled) -> Images:
+def _images(name: str, train: Labelled, test: Labelled) -> Images:
     """Make floats of about zero mean and unit variance, in place, so that they take four bytes a pixel and no more."""
     known, made = _places(name), []
-    for pixels, labels in parts:
+    for pixels, labels in (train, test):
         inputs = pixels.to(torch.float32, memory_format=torch.contiguous_format)
         for channel, (middle, spread) in enumerate(zip(known["mean"], known["deviation"], strict=True)):
             inputs[:, channel].sub_(255 * middle).div_(255 * spread)
         made.append(TensorData(inputs, labels.to(torch.int64)))
-    return Images(*made)
+    return Images(made[0], made[1])
 
 
 def broken(path: Path, why: str) -> UsageError:
@@ -116,7 +116,7 @@ class Digits:
         )
         is_test = torch.zeros(len(labels), dtype=torch.bool)
         is_test[labels.argsort(stable=True)[::5]] = True
-        return _images("digits", *((pixels[part], labels[part]) for part in (~is_test, is_test)))
+        return _images("digits", (pixels[~is_test], labels[~is_test]), (pixels[is_test], labels[is_test]))
 
 
 @dataclass(frozen=True, kw_only=True)
