@@ -13,7 +13,7 @@ from paceline.jobs.models.layers import after, chain, start_convolutions
 
 Dense = Literal["linear", "convolution"]
 Table = Sequence[tuple[str, int, int, int, int, int] | str]
-"""A convolution that a ReLU follows: name, channels, kernel, stride, padding, groups. A word is another kind of layer."""
+"""A convolution that a ReLU follows: name, channels, kernel, stride, padding, groups. A word is another layer."""
 
 ALEXNET: Table = (
     # Two pixels of padding make 224 pixels what the paper's sizes need: it says 224 and counts as for 227.
