@@ -1,14 +1,14 @@
 """Answers of scenarios as text and as documents, under the names of ``studies.scenarios.scenario.ASKS``."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from paceline.records.files import to_document
 from paceline.records.servers import Updated
 from paceline.reports.explain import sentences
-from paceline.reports.explain.explanation import DRAWN, ExplainRequest, explain
-from paceline.reports.explain.render import document as explain_document
+from paceline.reports.explain.explanation import DRAWN, FINISH, ExplainRequest, explain
 from paceline.reports.explain.render import explanation_lines
 from paceline.reports.text import aligned, counted, percent
 from paceline.reports.timeline import distance_to_sequential, sequential_updates, timeline_text
@@ -153,15 +153,16 @@ def _scaling_sentence(answer: Answer) -> str:
 def render_explanation(request: Answer) -> Rendered:
     story = explain(ExplainRequest(**request), DRAWN)
     phases = [
-        sentences.count(len(list(steps)), f"{phase} round")
-        for phase, steps in groupby(story.schedule.each_round(), key=lambda one: one.phase)
+        counted(len(list(steps)), f"{phase} round")
+        for phase, steps in groupby(story.steps, key=lambda step: step.phase)
+        if phase != FINISH
     ]
     words = (
-        f"{sentences.processes(story.schedule.workers)} take {', then '.join(phases) or 'no round'}; "
-        f"every one ends with the {story.op}: {sentences.result(story)}."
+        f"{sentences.processes(story.workers)} take {', then '.join(phases) or 'no round'}; "
+        f"every one ends with the {story.summary[0]}."
     )
     lines = [line.plain for line in explanation_lines(story)]
-    return words, lines, explain_document(story)
+    return words, lines, asdict(story)
 
 
 def render_prediction(answer: "Prediction") -> Rendered:
