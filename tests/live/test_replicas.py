@@ -12,7 +12,7 @@ from paceline.runtimes.live.worker.recorder import (
     find_drift,
     parameter_hash,
 )
-from paceline.runtimes.live.worker.run_folder import load_shared
+from paceline.runtimes.live.worker.records import load_shared
 from paceline.strategies.base import Worker
 
 

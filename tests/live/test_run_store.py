@@ -29,7 +29,7 @@ from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.processes import LaunchPlan
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import RunStore, port_number
-from paceline.runtimes.live.secret import Secret, agree, agreed_folder, enter, run_secret, store_key
+from paceline.runtimes.live.secret import Secret, agree, agreed_folder, enter, run_secret
 from paceline.runtimes.live.store_server import (
     LONGEST_KEY,
     LONGEST_VALUE,
@@ -209,7 +209,7 @@ def test_malformed_requests_of_a_member_are_counted_and_survived(
     server: StoreServer, store: RunStore
 ) -> None:
     """If this failed, one bad frame would end the store and the run with it."""
-    member = connect(f"tcp://127.0.0.1:{server.port}", store_key(SECRET))
+    member = connect(f"tcp://127.0.0.1:{server.port}", SECRET.key("store"))
     good = StoreRequest(1, Op.SET, (b"k",), (b"v",)).pack()
     packed = msgspec.msgpack.encode
     bad = [b"", os.urandom(13), good[:-1], b"x" * 5000, packed([1, 99]), packed([1, Op.SET, [b"k"], []])]

@@ -19,7 +19,7 @@ from torch.distributed.rendezvous import rendezvous
 from paceline.errors import RunFailed, UsageError, say_on_stderr
 from paceline.runtimes.live.addresses import LOOPBACK, raise_descriptor_limit, resolve, tcp
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.secret import Secret, run_secret, store_key
+from paceline.runtimes.live.secret import Secret, run_secret
 from paceline.runtimes.live.store_server import MOST_BYTES, Op, StoreAnswer, StoreRequest, StoreServer
 from paceline.runtimes.live.timeouts import STORE_CUT
 from paceline.runtimes.live.wire.channel import (
@@ -147,7 +147,7 @@ class RunStore(Store):
         if self._channel is not None:
             return self._channel
         patience, limits = max(0.0, deadline - monotonic()), MessageLimits(2 * MOST_BYTES, 0)
-        key, where = store_key(self._secret), f"{self._where},"
+        key, where = self._secret.key("store"), f"{self._where},"
         try:
             self._channel = connect(self._endpoint, key, self._announce, limits, patience, STORE_CUT, where)
         except OSError as error:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 from uuid import uuid4
 
 from paceline.errors import UsageError
@@ -61,18 +61,13 @@ class Secret:
             )
         return secret
 
+    def key(self, use: Literal["wire", "store"]) -> bytes:
+        return blake2b(self.text, digest_size=32, person=b"paceline " + use.encode()).digest()
+
     def write(self, path: Path) -> None:
         file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         with os.fdopen(file, "wb") as stream:
             stream.write(self.text + b"\n")
-
-
-def wire_key(secret: Secret) -> bytes:
-    return blake2b(secret.text, digest_size=32, person=b"paceline wire").digest()
-
-
-def store_key(secret: Secret) -> bytes:
-    return blake2b(secret.text, digest_size=32, person=b"paceline store").digest()
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """The run's store: keys and values in memory, for processes that have its secret; typed messages, never a pickle."""
 
-import threading
-from collections import Counter
 from enum import IntEnum
 from functools import partial
 from typing import Annotated
@@ -9,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from paceline.runtimes.live.addresses import cannot_listen, resolve
-from paceline.runtimes.live.secret import Secret, store_key
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.timeouts import STORE_CUT
 from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits, Packet
 from paceline.runtimes.live.wire.listener import Listener
@@ -74,66 +72,55 @@ def _whole_number(value: bytes) -> int:
     return int(value)
 
 
-class StoreServer:
+class StoreServer(Listener):
     def __init__(self, secret: Secret, address: str, port: int) -> None:
         """Listen on this host's own ``address`` only; port 0 takes a free one; UsageError if it is taken."""
         self._values: dict[bytes, bytes] = {}
         self._bytes = 0
         self._waiting: dict[Channel, StoreRequest] = {}
-        self._refused: Counter[str] = Counter()
-        self._lock = threading.Lock()
-        with self._lock:  # a member may connect before this constructor has returned
-            limits = MessageLimits(_LONGEST_REQUEST, 0)
-            try:
-                self._listener = Listener(
-                    store_key(secret), resolve(address, port), self._announce, limits, STORE_CUT
-                )
-            except OSError as error:
-                raise cannot_listen(error, address, port) from None
-        self.port = int(self._listener.endpoint.rpartition(":")[2])
+        limits = MessageLimits(_LONGEST_REQUEST, 0)
+        try:
+            super().__init__(secret.key("store"), resolve(address, port), limits, STORE_CUT, linger=0.1)
+        except OSError as error:
+            raise cannot_listen(error, address, port) from None
 
     @property
-    def refused(self) -> Counter[str]:
-        with self._lock:
-            return self._refused + self._listener.refused
+    def port(self) -> int:
+        return int(self.endpoint.rpartition(":")[2])
 
     def refusals(self) -> str | None:
-        outside = self._listener.refused.total()
+        outside = self.refused["stranger"] + self.refused["wrong key"]
         inside = self.refused.total() - outside
         parts = [f"{outside:,} connections without the run's secret"] if outside else []
         parts += [f"{inside:,} malformed requests"] if inside else []
         return f"refused: {', '.join(parts)}" if parts else None
 
-    def close(self) -> None:
-        self._listener.close(linger=0.1)
-
-    def _announce(self, channel: Channel, message: memoryview, _: int) -> Destination:
+    def announce(self, channel: Channel, message: memoryview, _: int) -> Destination:
         return Destination(None, partial(self._take, channel, message))
 
     def _take(self, channel: Channel, message: memoryview) -> None:
-        with self._lock:
-            # A connection asks one question at a time: the one before has been given up.
-            self._waiting.pop(channel, None)
-            try:
-                request = unpack_request(message)
-            except Refused as refusal:
-                self._refused[str(refusal)] += 1
-                return
-            self._answer(channel, request)
-            if request.values:
-                self._wake(request.keys)
+        # A connection asks one question at a time: the one before has been given up.
+        self._waiting.pop(channel, None)
+        try:
+            request = unpack_request(message)
+        except Refused as refusal:
+            self.refused[str(refusal)] += 1
+            return
+        self._answer(channel, request)
+        if request.values:
+            self._wake(request.keys)
 
     def _answer(self, channel: Channel, request: StoreRequest) -> None:
         try:
             answer = StoreAnswer(request.number, self._carry_out(request))
         except Refused as refusal:
-            self._refused[str(refusal)] += 1
+            self.refused[str(refusal)] += 1
             answer = StoreAnswer(request.number, refusal=str(refusal))
         if answer.values is None and request.waits:
             self._waiting[channel] = request
             return
         self._waiting.pop(channel, None)
-        self._listener.send(channel, Packet(msgspec.msgpack.encode(answer), memoryview(b"")), _MOST_ANSWERS)
+        self.deliver(channel, Packet(msgspec.msgpack.encode(answer), memoryview(b"")), _MOST_ANSWERS)
 
     def _wake(self, keys: tuple[bytes, ...]) -> None:
         for channel, request in list(self._waiting.items()):

@@ -19,7 +19,7 @@ from paceline.runtimes.live.launcher.hangs import Hang, HangWatch
 from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.processes import HostProcesses, LaunchPlan, Process
 from paceline.runtimes.live.process_info import local_servers
-from paceline.runtimes.live.secret import Secret, wire_key
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.timeouts import BEFORE_KILL, HEARSAY
 from paceline.runtimes.live.wire.channel import connect
 from paceline.runtimes.live.wire.encoding import pack
@@ -219,7 +219,7 @@ class Supervisor:
 def notify_death(secret: Secret, death: Goodbye, endpoint: str) -> None:
     """Notify a server that a worker has died, so that it need not wait for its silence."""
     with suppress(OSError, UsageError):
-        channel = connect(endpoint, wire_key(secret), patience=timeouts.DEATH_NOTICE)
+        channel = connect(endpoint, secret.key("wire"), patience=timeouts.DEATH_NOTICE)
         channel.send(pack(death), most=1)
         channel.close()
 

@@ -28,7 +28,7 @@ from paceline.runtimes.live.server.collectives import ElasticCollectives
 from paceline.runtimes.live.server.server_socket import ServerSocket
 from paceline.runtimes.live.timeouts import ATTENDANCE, STARTING
 from paceline.runtimes.live.wire import messages
-from paceline.runtimes.live.worker.run_folder import check_owner, claim
+from paceline.runtimes.live.worker.records import check_owner, claim
 from paceline.runtimes.live.worker.server_comm import RUN, server_key
 from paceline.runtimes.prepare import Prepared, prepare
 from paceline.runtimes.replica import ParameterShard

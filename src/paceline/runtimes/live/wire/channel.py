@@ -18,9 +18,11 @@ from typing import NamedTuple
 from paceline.errors import UsageError
 from paceline.runtimes.live.timeouts import CONNECTING, CUT, RETRY
 from paceline.runtimes.live.wire.noise import MESSAGE, TAG, Cipher, Handshake, NotGenuine
+from paceline.runtimes.live.wire.shared_flat import MappedFlat
+from paceline.strategies.effects import Peer
 
 _ANY_VERSION = b"paceline wire "
-PROLOGUE = _ANY_VERSION + b"5\n"
+PROLOGUE = _ANY_VERSION + b"6\n"
 """What the first message begins with, in the clear; the number is the version of everything that is sent."""
 REFUSED = b"paceline: another secret\n".ljust(MESSAGE, b"\0")
 OTHER_VERSION = b"paceline: another version\n".ljust(MESSAGE, b"\0")
@@ -70,15 +72,20 @@ class Channel:
         """Whether the other side has sent a first message that was made with the secret, now or earlier."""
         self.proven = False
         """Whether the other side has the secret, beyond doubt."""
-        self.rank, self.waiting = -1, 0
-        """Of a server's channel: the worker that it is bound to, and messages that the server has not taken yet."""
+        self.peer = Peer("worker", -1)
+        """Who is at the other end; of rank -1 where a server does not know."""
+        self.memory: MappedFlat | None = None
+        """The worker's memory, where both ends map it."""
+        self.waiting, self.heard = 0, 0.0
+        """Of a server's end: messages that the server has not taken yet, and when the last one arrived."""
         self._announce, self._limits = announce, limits
         self._buffer, self._have, self._want = memoryview(bytearray(MESSAGE)), 0, 0
         self._reading: Generator[int, memoryview, None]
         self._sealing: Cipher
         self._sending = threading.Lock()
         self._scratch = memoryview(b"")
-        self._unsent: deque[memoryview] = deque()
+        self._unsent: deque[deque[memoryview]] = deque()
+        """The sealed records that the system has not accepted, by message."""
 
     def call(self, secret: bytes) -> None:
         """Of the side that has connected: prove the secret and verify the other's, or NotGenuine."""
@@ -124,24 +131,27 @@ class Channel:
         with self._sending:
             if len(self._unsent) >= most:
                 return False
-            left = bytearray()
+            left: deque[memoryview] = deque()
             for plain in (_LENGTHS.pack(len(header), len(body)), header, body):
                 for at in range(0, len(plain), RECORD):
                     record = plain[at : at + RECORD]
                     if left or self._unsent:
-                        left += self._sealing.seal(record)
-                    else:
-                        left += self._write(self._sealed(record), patience)
+                        left.append(memoryview(self._sealing.seal(record)))
+                    elif rest := self._write(self._sealed(record), patience):
+                        left.append(memoryview(bytes(rest)))
             if left:
-                self._unsent.append(memoryview(left))
+                self._unsent.append(left)
             return True
 
     def flush(self) -> bool:
         with self._sending:
             while self._unsent:
-                self._unsent[0] = self._write(self._unsent[0], 0.0)
-                if self._unsent[0]:
-                    return False
+                records = self._unsent[0]
+                while records:
+                    records[0] = self._write(records[0], 0.0)
+                    if records[0]:
+                        return False
+                    records.popleft()
                 self._unsent.popleft()
             return True
 

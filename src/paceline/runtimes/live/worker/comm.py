@@ -99,7 +99,6 @@ class SoloComm:
 
 class ProcessGroupComm(SoloComm):
     alone = False
-    _group: dist.ProcessGroup | None = None
     _last: dist.Work | None = None
 
     def __init__(
@@ -133,7 +132,7 @@ class ProcessGroupComm(SoloComm):
 
     def sum(self, tensor: Tensor) -> None:
         if self._backend != "gloo" or not swaps(self.workers, tensor.nbytes):
-            dist.all_reduce(tensor, group=self._group)
+            dist.all_reduce(tensor)
             return
         # Both workers add the same two numbers, so both get the same sum to the last bit.
         other = torch.empty_like(tensor)
@@ -144,7 +143,7 @@ class ProcessGroupComm(SoloComm):
         tensor.add_(other)
 
     def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
-        work: dist.Work = dist.all_reduce(tensor, group=self._group, async_op=True)
+        work: dist.Work = dist.all_reduce(tensor, async_op=True)
         work.get_future().add_done_callback(lambda _: done())
         self._last = work
         return work.wait
@@ -169,7 +168,7 @@ class ProcessGroupComm(SoloComm):
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         if self._backend == "shm":
-            return shm.zeros(length, dtype=dtype, group=self._group)
+            return shm.zeros(length, dtype=dtype)
         return own_memory(length, dtype, device)
 
     def open_store(self) -> RunStore:

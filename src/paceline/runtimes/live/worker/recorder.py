@@ -2,13 +2,14 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from paceline.errors import RunFailed
+from paceline.records.events import EventWriter
 from paceline.records.spans import Kind, Span, StepRecord, TimeLedger
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.strategies.base import Worker
@@ -86,15 +87,13 @@ class StepRecorder:
     def __init__(
         self,
         comm: SoloComm,
-        write: Callable[[StepRecord], None],
+        events: EventWriter,
         ledger: TimeLedger,
         begun: float = 0.0,
-        flush: Callable[[], None] = lambda: None,
         drift: DriftCheck | None = None,
     ) -> None:
         """``begun`` is the run's time so far; replicas are compared by ``drift`` whenever exchanges are."""
-        self._comm, self._write, self._ledger, self._flush = comm, write, ledger, flush
-        self._drift = drift
+        self._comm, self._events, self._ledger, self._drift = comm, events, ledger, drift
         self._last = perf_counter()
         self._origin = self._last - begun
         self._record = StepRecord(step=0, is_step=False)
@@ -107,8 +106,9 @@ class StepRecorder:
     def now(self) -> float:
         return perf_counter() - self._origin
 
-    def mark(self, kind: Kind) -> None:
-        now = perf_counter()
+    def mark(self, kind: Kind, until: float | None = None) -> None:
+        """What was done since the last mark, to this moment or to an earlier reading of the clock."""
+        now = perf_counter() if until is None else until
         self._record.spans.append(Span(kind, self._last - self._origin, now - self._last))
         self._last = now
 
@@ -126,13 +126,10 @@ class StepRecorder:
 
     def answered(self, held: float) -> None:
         """The time since the last mark was spent on an answer, ``held`` seconds of it waiting for other workers."""
-        self.mark("communicate")
-        span = self._record.spans.pop()
-        wait = min(held, span.length)
-        transfer = span._replace(length=span.length - wait)
-        self._record.spans.append(transfer)
-        if wait > 0:
-            self._record.spans.append(Span("wait", transfer.start + transfer.length, wait))
+        now = perf_counter()
+        self.mark("communicate", max(self._last, now - held))
+        if held > 0:
+            self.mark("wait", now)
 
     def hide(self, start: float, end: float) -> None:
         """Traffic overlapped with backward between these readings of the clock."""
@@ -171,7 +168,7 @@ class StepRecorder:
         if self._comm.workers > 1:
             self._compare()
         self._write_closed()
-        self._flush()
+        self._events.flush()
 
     def _compare(self) -> None:
         lengths = [record.spans[place].length for record, place in self._exchanges]
@@ -207,5 +204,5 @@ class StepRecorder:
     def _write_closed(self) -> None:
         for record in self._closed:
             self._ledger.add(record)
-            self._write(record)
+            self._events.append(record)
         self._closed.clear()

@@ -19,15 +19,10 @@ from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.launch_folder import write_servers
 from paceline.runtimes.live.process_info import ProcessInfo, file_stem
 from paceline.runtimes.live.run_store import MemberStore
-from paceline.runtimes.live.secret import Secret, wire_key
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.timeouts import BEAT, CONNECTING, GRACE, STALLED
 from paceline.runtimes.live.wire import encoding, messages
-from paceline.runtimes.live.wire.channel import (
-    Channel,
-    Destination,
-    MessageLimits,
-    connect,
-)
+from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits, connect
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.stopping import AT_SYNC_POINT, StopByVote
@@ -69,16 +64,13 @@ class ServerClient:
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
         self.stopping = False
-        self._memory, self._secret, self._endpoints = memory, wire_key(secret), endpoints
+        self._memory, self._secret, self._endpoints = memory, secret.key("wire"), endpoints
         self._patience, self._stop_requested = patience, stop_requested
         self._received: deque[Envelope] = deque()
-        self._later: deque[Envelope] = deque()
         self._closing = threading.Event()
         self._heartbeat: threading.Thread | None = None
         self._channels: list[Channel] = []
         self._down: dict[int, float] = {}
-        self._sharing: set[int] = set()
-        """The servers that map this worker's memory."""
         self._selector = selectors.DefaultSelector()
         try:
             for server, shard in enumerate(server_slices(memory.params, len(endpoints))):
@@ -90,20 +82,19 @@ class ServerClient:
 
     @property
     def shares(self) -> bool:
-        return len(self._sharing) == len(self._endpoints)
+        return all(channel.memory for channel in self._channels)
 
     def _connect(self, server: int, shard: Tensor) -> Channel:
         where = f"server {server} at {self._endpoints[server]}"
-        in_place = shard.device.type == "cpu"
-        accepted = encoding.Accepted(kinds=messages.TO_WORKER, shard=shard, in_place=in_place)
-        limits = MessageLimits(
-            2 * encoding.MAX_REPLY, 2 * max(encoding.MAX_TENSOR, self._memory.params.nbytes)
-        )
-        announce = partial(self._announce, server, accepted)
+        announce = partial(self._announce, encoding.Accepted(kinds=messages.TO_WORKER, shard=shard))
+        largest = max(encoding.MAX_TENSOR, self._memory.params.nbytes)
+        limits = MessageLimits(2 * encoding.MAX_REPLY, 2 * largest)
         try:
-            return connect(self._endpoints[server], self._secret, announce, limits, who=where)
+            channel = connect(self._endpoints[server], self._secret, announce, limits, who=where)
         except OSError as error:
             raise self._lost(server, f"no connection within {CONNECTING:g} s ({error})") from None
+        channel.peer = Peer("server", server)
+        return channel
 
     def _lost(self, server: int, how: str = "connection closed by peer") -> ServerLost:
         return ServerLost(f"server {server} at {self._endpoints[server]} is lost: {how}")
@@ -117,17 +108,22 @@ class ServerClient:
         """Send a message; its tensors must not change before the answer. ServerLost if that fails."""
         if server in self._down:
             raise self._lost(server)
-        find = self._memory.mapped.find if self._memory.mapped and server in self._sharing else lambda _: None
+        channel = self._channels[server]
+        find = channel.memory.find if channel.memory else None
         try:
-            self._channels[server].send(
-                encoding.pack(message, stop=self._stop_requested(), find=find), 1, STALLED
-            )
+            channel.send(encoding.pack(message, stop=self._stop_requested(), find=find), 1, STALLED)
         except OSError as error:
             raise self._lost(server, str(error)) from None
 
     def receive(self, timeout: float) -> Envelope:
-        end = time.monotonic() + timeout
-        while not self._received:
+        if not self._received:
+            self._read(timeout)
+        return self._received.popleft()
+
+    def _read(self, timeout: float) -> None:
+        """Wait until a message has arrived."""
+        end, before = time.monotonic() + timeout, len(self._received)
+        while len(self._received) == before:
             now = time.monotonic()
             for server, since in self._down.items():
                 if now - since > GRACE:
@@ -140,25 +136,15 @@ class ServerClient:
                 except OSError:
                     self._down[key.data] = time.monotonic()
                     self._selector.unregister(key.fileobj)
-        return self._received.popleft()
 
     def wait_for(self, *kinds: type) -> Envelope:
         """The next message of one of these kinds; others are kept for later."""
-        for place, envelope in enumerate(self._later):
-            if isinstance(envelope.message, kinds):
-                del self._later[place]
-                return envelope
         while True:
-            envelope = self.receive(self._patience)
-            self.stopping = self.stopping or envelope.stop
-            if isinstance(envelope.message, messages.Refusal):
-                reason = envelope.message.reason
-                if reason.startswith(messages.EXPELLED):
-                    raise Expelled(reason.removeprefix(messages.EXPELLED))
-                raise UsageError(f"server {envelope.sender.rank} refuses this worker: {reason}")
-            if isinstance(envelope.message, kinds):
-                return envelope
-            self._later.append(envelope)
+            for place, envelope in enumerate(self._received):
+                if isinstance(envelope.message, (messages.Refusal, *kinds)):
+                    del self._received[place]
+                    return _check_refusal(envelope)
+            self._read(self._patience)
 
     def send_all(self, message: Any) -> None:
         for server in range(len(self._channels)):
@@ -195,16 +181,16 @@ class ServerClient:
         self.close()
 
     def _announce(
-        self, server: int, accepted: encoding.Accepted, _: Channel, header: memoryview, size: int
+        self, accepted: encoding.Accepted, channel: Channel, header: memoryview, size: int
     ) -> Destination:
-        def take() -> None:
-            if isinstance(envelope.message, messages.Welcome) and envelope.message.shares:
-                self._sharing.add(server)
-            self._received.append(envelope)
+        envelope, body = encoding.unpack(header, size, accepted, channel)
+        return Destination(body, partial(self._take, envelope))
 
-        memory, sender = self._memory.mapped, Peer("server", server)
-        envelope, body = encoding.unpack(header, size, accepted, sender, memory)
-        return Destination(encoding.bytes_of(body), take)
+    def _take(self, envelope: Envelope) -> None:
+        self.stopping = self.stopping or envelope.stop
+        if isinstance(envelope.message, messages.Welcome) and envelope.message.shares:
+            envelope.connection.memory = self._memory.mapped
+        self._received.append(envelope)
 
     def _beat(self, rank: int) -> None:
         alive = encoding.pack(messages.Alive(rank))
@@ -221,6 +207,15 @@ class ServerClient:
             closing = self._closing.wait(BEAT)
         for channel in channels:
             channel.close()
+
+
+def _check_refusal(envelope: Envelope) -> Envelope:
+    if isinstance(envelope.message, messages.Refusal):
+        reason = envelope.message.reason
+        if reason.startswith(messages.EXPELLED):
+            raise Expelled(reason.removeprefix(messages.EXPELLED))
+        raise UsageError(f"server {envelope.sender.rank} refuses this worker: {reason}")
+    return envelope
 
 
 class ServerComm(SoloComm):
