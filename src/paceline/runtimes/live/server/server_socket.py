@@ -1,7 +1,6 @@
 """A server's end of the wire: one port that only the run's workers get through to."""
 
 import threading
-import time
 from collections import deque
 from typing import Any
 
@@ -55,7 +54,7 @@ class ServerSocket(Listener):
         with self._lock:
             self.forget(hello.rank)
             self._workers[hello.rank] = channel
-            channel.peer, channel.memory, channel.heard = Peer("worker", hello.rank), memory, time.monotonic()
+            channel.peer, channel.memory = Peer("worker", hello.rank), memory
         return memory is not None
 
     def send(self, worker: int, message: Any, *, stop: bool = False) -> bool:
@@ -68,7 +67,7 @@ class ServerSocket(Listener):
         return self.deliver(channel, encoding.pack(message, stop=stop, find=deposit), MAX_WAITING)
 
     def heard(self, worker: int) -> float | None:
-        """When anything of a worker last arrived, by the monotonic clock; None if it is not bound."""
+        """When a worker's last byte arrived, by the monotonic clock; None if it is not bound."""
         channel = self._workers.get(worker)
         return channel.heard if channel else None
 
@@ -93,13 +92,10 @@ class ServerSocket(Listener):
         try:
             with self._lock:
                 self._check_sender(channel, type(message))
-                if isinstance(message, Alive):
-                    channel = self._workers.get(message.rank, channel)
-                else:
+                if not isinstance(message, Alive):
                     self._waiting.append(envelope)
                     channel.waiting += 1
                     self._lock.notify()
-                channel.heard = time.monotonic()
         except MessageRefused as refusal:
             self._refuse(channel, refusal)
 

@@ -77,7 +77,7 @@ class Channel:
         self.memory: MappedFlat | None = None
         """The worker's memory, where both ends map it."""
         self.waiting, self.heard = 0, 0.0
-        """Of a server's end: messages that the server has not taken yet, and when the last one arrived."""
+        """Of a server's end: messages that the server has not taken yet, and when the last byte arrived."""
         self._announce, self._limits = announce, limits
         self._buffer, self._have, self._want = memoryview(bytearray(MESSAGE)), 0, 0
         self._reading: Generator[int, memoryview, None]
@@ -129,6 +129,7 @@ class Channel:
         """
         header, body = packet
         with self._sending:
+            self._flush(patience)
             if len(self._unsent) >= most:
                 return False
             left: deque[memoryview] = deque()
@@ -145,15 +146,8 @@ class Channel:
 
     def flush(self) -> bool:
         with self._sending:
-            while self._unsent:
-                records = self._unsent[0]
-                while records:
-                    records[0] = self._write(records[0], 0.0)
-                    if records[0]:
-                        return False
-                    records.popleft()
-                self._unsent.popleft()
-            return True
+            self._flush(0.0)
+            return not self._unsent
 
     @property
     def unsent(self) -> bool:
@@ -213,6 +207,16 @@ class Channel:
             self._scratch = memoryview(bytearray(size))
         self._sealing.seal_into(self._scratch[:size], plain)
         return self._scratch[:size]
+
+    def _flush(self, patience: float) -> None:
+        while self._unsent:
+            records = self._unsent[0]
+            while records:
+                records[0] = self._write(records[0], patience)
+                if records[0]:
+                    return
+                records.popleft()
+            self._unsent.popleft()
 
     def _write(self, record: memoryview, patience: float) -> memoryview:
         while record:

@@ -53,7 +53,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    rank: int
+    """What a worker sends again and again, from a thread of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,9 +99,9 @@ class ServerClient:
     def _lost(self, server: int, how: str = "connection closed by peer") -> ServerLost:
         return ServerLost(f"server {server} at {self._endpoints[server]} is lost: {how}")
 
-    def start_heartbeat(self, rank: int) -> None:
-        """Over connections of their own: while the process lives every server knows, whatever it is busy with."""
-        self._heartbeat = threading.Thread(target=self._beat, args=(rank,), daemon=True)
+    def start_heartbeat(self) -> None:
+        """While the process lives every server knows, whatever it is busy with."""
+        self._heartbeat = threading.Thread(target=self._beat, daemon=True)
         self._heartbeat.start()
 
     def send(self, server: int, message: Any) -> None:
@@ -159,7 +159,7 @@ class ServerClient:
         """Close once the servers have closed too, or after ``linger`` seconds: they may not have read all yet."""
         self._closing.set()
         if self._heartbeat is not None:
-            self._heartbeat.join(BEAT)  # it may still be connecting
+            self._heartbeat.join(BEAT)
         for channel in self._channels:
             with suppress(OSError):
                 channel.socket.shutdown(socket.SHUT_WR)
@@ -192,21 +192,12 @@ class ServerClient:
             envelope.connection.memory = self._memory.mapped
         self._received.append(envelope)
 
-    def _beat(self, rank: int) -> None:
-        alive = encoding.pack(messages.Alive(rank))
-        channels: list[Channel] = []
-        for endpoint in self._endpoints:
-            with suppress(OSError, UsageError):  # the worker notices itself
-                channels.append(connect(endpoint, self._secret))
-        closing = False
-        while not closing:
-            for channel in channels:
-                with suppress(OSError):  # a server that is gone or late needs no more than is queued already
-                    channel.flush()
+    def _beat(self) -> None:
+        alive = encoding.pack(messages.Alive())
+        while not self._closing.wait(BEAT):
+            for channel in self._channels:
+                with suppress(OSError):  # the worker notices itself
                     channel.send(alive, most=1)
-            closing = self._closing.wait(BEAT)
-        for channel in channels:
-            channel.close()
 
 
 def _check_refusal(envelope: Envelope) -> Envelope:
@@ -255,7 +246,7 @@ class ServerComm(SoloComm):
         self.client = ServerClient(secret, endpoints, self.memory, patience, stop_requested)
         self._connected = True
         # Before all have answered: a server that does so first must not take the wait for the others for a death.
-        self.client.start_heartbeat(self.rank)
+        self.client.start_heartbeat()
         self.client.ask_all(self.memory.hello(self.rank), messages.Welcome)
         self.memory.seal()
 
