@@ -133,11 +133,12 @@ def test_phases_are_read_back(tmp_path: Path) -> None:
     """If this failed, a launcher would not know what its processes do."""
     from paceline.runtimes.live.heartbeat import read_progress
 
-    with Heartbeat(ProcessInfo(rank=1, workers=2, launch=tmp_path)) as heartbeat:
-        assert read_progress(tmp_path, 1).phase == "starting"
+    info = ProcessInfo(rank=1, workers=2, launch=tmp_path)
+    with Heartbeat(info) as heartbeat:
+        assert read_progress(info).phase == "starting"
         heartbeat.enter("backward")
         heartbeat.beat(7)
-        found = read_progress(tmp_path, 1)
+        found = read_progress(info)
     assert (found.phase, found.step) == ("backward", 7)
     assert found.since > 0
 
@@ -146,8 +147,8 @@ def test_once_the_run_is_over_a_stopped_process_has_ten_seconds_and_one_that_wor
     tmp_path: Path,
 ) -> None:
     """If this failed, a stopped worker would hold a finished run for ever, or a long trace would be cut off."""
-    watch = HangWatch([], tmp_path, LaunchPlan(), lambda _: None)
-    worker, server = Process("worker", 1), Process("server", 0)
+    watch = HangWatch([], LaunchPlan(), lambda _: None)
+    worker, server = (Process(ProcessInfo(role=role, servers=1)) for role in ("worker", "server"))
 
     def ends(process: Process, stopped: bool, over_at: float | None) -> float:
         stall = Stall(200.0, 320.0, "finishing", stopped)
@@ -163,12 +164,12 @@ def test_only_the_first_to_stand_still_is_accused(tmp_path: Path, monkeypatch: p
     """If this failed, everybody who is held up by a hang would be told as one more."""
     told: list[str] = []
     places = [ProcessInfo(rank=rank, workers=2, launch=tmp_path) for rank in (0, 1)]
-    processes = [Process("worker", rank) for rank in (0, 1)]
+    processes = [Process(place) for place in places]
     for process in processes:
         process.pid = 1
     monkeypatch.setattr(hangs, "activity", lambda pid: RUNNING)
     monkeypatch.setattr(timeouts, "HANG_LOOK", 0.0)
-    watch = HangWatch(processes, tmp_path, LaunchPlan(hang=0.0), told.append)
+    watch = HangWatch(processes, LaunchPlan(hang=0.0), told.append)
     with Heartbeat(places[0]) as one, Heartbeat(places[1]) as other:
         for heartbeat in (one, other):
             heartbeat.beat(3)
@@ -185,15 +186,14 @@ def test_only_the_first_to_stand_still_is_accused(tmp_path: Path, monkeypatch: p
 @pytest.fixture
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["Watched"]:
     """One process in forward, and the clock of its launcher."""
-    process = Process("worker", 0)
-    process.pid = 1
+    process = Process(ProcessInfo(launch=tmp_path), pid=1)
     monkeypatch.setattr(hangs, "activity", lambda pid: RUNNING)
     monkeypatch.setattr(hangs, "ask_for_stack", lambda *_: [])
-    with Heartbeat(ProcessInfo(rank=0, workers=1, launch=tmp_path)) as heartbeat:
+    with Heartbeat(process.info) as heartbeat:
         heartbeat.beat(3)
         heartbeat.enter("forward")
         made = Watched(heartbeat.progress().since)
-        made.watch = HangWatch([process], tmp_path, LaunchPlan(), made.told.append)
+        made.watch = HangWatch([process], LaunchPlan(), made.told.append)
         monkeypatch.setattr(hangs.time, "monotonic", lambda: made.now)
         yield made
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import msgspec
 
@@ -19,7 +19,7 @@ from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.folder import RunFolder
 from paceline.records.tensors import Role as FileRole
 from paceline.runtimes.config import Config, read_live
-from paceline.runtimes.live.process_info import Role, file_stem
+from paceline.runtimes.live.process_info import ProcessInfo, Role, file_stem, show_process
 from paceline.units import show_seconds
 
 _Cause = Literal["killed", "exited", "error", "mistake", "hung", "diverged"]
@@ -71,9 +71,15 @@ class Failure:
     def to_json(self) -> bytes:
         return json.dumps(asdict(replace(self, traceback=self.traceback[-_LONGEST["traceback"] :]))).encode()
 
-    def write(self, launch: Path) -> None:
-        """Leave the note for the launcher; a process's first note stands."""
-        path = launch / f"{file_stem(self.rank, self.role)}.failure.json"
+    @classmethod
+    def of(cls, info: ProcessInfo, kind: Kind, step: int, message: str = "", **more: Any) -> Self:
+        return cls(
+            rank=info.rank, role=info.role, host=info.host, kind=kind, step=step, message=message, **more
+        )
+
+    def write(self, info: ProcessInfo) -> None:
+        """Leave the note for the launcher of a process; its first note stands."""
+        path = info.file("failure.json")
         draft = path.with_suffix(".draft")
         draft.write_bytes(self.to_json())
         with suppress(FileExistsError):
@@ -93,9 +99,9 @@ def read_failure(text: bytes) -> Failure | None:
     return replace(failure, **clean)  # type: ignore[arg-type]
 
 
-def read_note(launch: Path, rank: int, role: Role = "worker") -> Failure | None:
+def read_note(info: ProcessInfo) -> Failure | None:
     try:
-        return read_failure((launch / f"{file_stem(rank, role)}.failure.json").read_bytes())
+        return read_failure(info.file("failure.json").read_bytes())
     except FileNotFoundError:
         return None
 
@@ -111,11 +117,8 @@ def root_cause(failures: Iterable[Failure]) -> Failure:
 
 
 def sentence(failure: Failure, *, trains: bool = True) -> str:
-    who = f"{'server' if failure.role == 'server' else 'rank'} {failure.rank} on {failure.host}"
-    if failure.role == "joined":
-        who = f"the worker on {failure.host} that joined"
     return _SENTENCES[failure.kind].format(
-        who=who,
+        who=show_process(failure.rank, failure.role, failure.host),
         when=_when(failure, trains),
         message=failure.message,
         where=f" ({failure.where})" if failure.where else "",

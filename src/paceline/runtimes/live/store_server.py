@@ -1,11 +1,13 @@
 """The run's store: keys and values in memory, for processes that have its secret; typed messages, never a pickle."""
 
+from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
 from typing import Annotated
 
 import msgspec
 
+from paceline.errors import say_on_stderr
 from paceline.runtimes.live.addresses import cannot_listen, resolve
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.timeouts import STORE_CUT
@@ -30,8 +32,7 @@ class Op(IntEnum):
     ADD = 2
     COMPARE_SET = 3
     DELETE = 4
-    CHECK = 5
-    READ = 6
+    READ = 5
 
 
 class Refused(ValueError):
@@ -73,8 +74,11 @@ def _whole_number(value: bytes) -> int:
 
 
 class StoreServer(Listener):
-    def __init__(self, secret: Secret, address: str, port: int) -> None:
+    def __init__(
+        self, secret: Secret, address: str, port: int, say: Callable[[str], None] = say_on_stderr
+    ) -> None:
         """Listen on this host's own ``address`` only; port 0 takes a free one; UsageError if it is taken."""
+        self._say = say
         self._values: dict[bytes, bytes] = {}
         self._bytes = 0
         self._waiting: dict[Channel, StoreRequest] = {}
@@ -88,12 +92,17 @@ class StoreServer(Listener):
     def port(self) -> int:
         return int(self.endpoint.rpartition(":")[2])
 
-    def refusals(self) -> str | None:
+    def refusals(self) -> str:
         outside = self.refused["stranger"] + self.refused["wrong key"]
         inside = self.refused.total() - outside
         parts = [f"{outside:,} connections without the run's secret"] if outside else []
         parts += [f"{inside:,} malformed requests"] if inside else []
-        return f"refused: {', '.join(parts)}" if parts else None
+        return f"refused: {', '.join(parts)}" if parts else ""
+
+    def close(self) -> None:
+        super().close()
+        if refusals := self.refusals():
+            self._say(refusals)
 
     def announce(self, channel: Channel, message: memoryview, _: int) -> Destination:
         return Destination(None, partial(self._take, channel, message))
@@ -146,10 +155,8 @@ class StoreServer(Listener):
                 if key not in values:
                     return None
                 self._bytes -= len(key) + len(values.pop(key))
-            case Op.CHECK | Op.READ, (_, *_), ():
-                if not all(key in values for key in request.keys):
-                    return None
-                return tuple(values[key] for key in request.keys) if request.op is Op.READ else ()
+            case Op.READ, (_, *_) as keys, ():
+                return tuple(values[key] for key in keys) if values.keys() >= set(keys) else None
             case _:
                 raise Refused("malformed request")
         return ()

@@ -9,12 +9,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 from paceline.runtimes.live import timeouts
 from paceline.runtimes.live.failures import Failure
-from paceline.runtimes.live.heartbeat import Phase, Progress, ask_for_stack, read_progress, users_frame
+from paceline.runtimes.live.heartbeat import Phase, Progress, ask_for_stack, users_frame
 from paceline.runtimes.live.launcher.processes import Activity, LaunchPlan, Process, activity
 from paceline.units import show_seconds
 
@@ -112,12 +111,12 @@ class Hang:
         since = _clock_time(self.stall.since)
         message = f"{how} since {since} and was ended after {show_seconds(lasted)}"
         where, at = users_frame(self.frames), time.time() - lasted
-        return self.process.failure("hung", self.progress.step, message, at=at, where=where)
+        return Failure.of(self.process.info, "hung", self.progress.step, message, at=at, where=where)
 
     def __str__(self) -> str:
         process, stall, progress = self.process, self.stall, self.progress
         since = _clock_time(stall.since)
-        at = f"{'update' if process.role == 'server' else 'step'} {progress.step}"
+        at = f"{'update' if process.info.role == 'server' else 'step'} {progress.step}"
         if stall.stopped:
             return (
                 f"{process} (process {process.pid}) is stopped by a signal since {since}, {at}; "
@@ -126,7 +125,7 @@ class Hang:
         if not progress.at:
             return f"{process} has not finished its first step yet, in {stall.phase} since {since}"
         pace, steps = "", progress.step - self.first.step
-        if process.role != "server" and self.first.at and steps:
+        if process.info.role != "server" and self.first.at and steps:
             pace = f"; its steps took {show_seconds((progress.at - self.first.at) / steps)} until then"
         return f"{process} stands still since {since} ({at}, {stall.phase}{pace})"
 
@@ -135,16 +134,13 @@ class HangWatch:
     def __init__(
         self,
         processes: Sequence[Process],
-        folder: Path,
         plan: LaunchPlan,
         say: Callable[[str], None],
         tell_others: Callable[[str], None] = lambda _: None,
-        *,
-        trains: bool = True,
     ) -> None:
         """``tell_others`` passes a sentence to other hosts. Without training, only stopped processes hang."""
-        self._processes, self._folder, self._plan, self._hang = processes, folder, plan, plan.hang
-        self._say, self._tell_others, self._trains = say, tell_others, trains
+        self._processes, self._plan, self._hang = processes, plan, plan.hang
+        self._say, self._tell_others = say, tell_others
         self._detectors = {process: StallDetector(plan.hang) for process in processes}
         self._first: dict[Process, Progress] = {}
         self._looked = 0.0
@@ -170,7 +166,7 @@ class HangWatch:
     def end(self, hang: Hang, *, over: bool) -> None:
         del self.hangs[hang.process]
         failure = hang.failure()
-        failure.write(self._folder)
+        failure.write(hang.process.info)
         if over:
             self._say(f"{hang.process} {failure.message}; the run was over")
         hang.process.kill()
@@ -179,17 +175,17 @@ class HangWatch:
         """When a process is ended that does not go on; never before its user had time to read of it."""
         stall, due = hang.stall, hang.stall.until
         if over_at is not None:
-            soon = stall.stopped or hang.process.role == "server"
+            soon = stall.stopped or hang.process.info.role == "server"
             due = max(over_at, stall.since) + (min(timeouts.AFTER_END, self._hang) if soon else self._hang)
         return max(due, hang.reported + min(timeouts.HANG_NOTICE, self._hang / 2))
 
     def _look_at(self, process: Process, now: float, over: bool) -> None:
-        progress = read_progress(self._folder, process.rank, process.role)
+        progress = process.progress()
         stall = self._detectors[process].look(progress, activity(process.pid), now, alone=over)
         hang, first = self.hangs.get(process), Progress()
         if progress.at:
             first = self._first.setdefault(process, progress)
-        if stall is None or not (self._trains or stall.stopped):
+        if stall is None or not (self._plan.trains or stall.stopped):
             if hang is not None:
                 del self.hangs[process]
                 self._report(f"{process} goes on again after {show_seconds(now - hang.stall.since)}")
@@ -202,10 +198,10 @@ class HangWatch:
     def _begin(self, hang: Hang, now: float) -> None:
         process, stall = hang.process, hang.stall
         if not stall.stopped:
-            hang.frames = ask_for_stack(self._folder, process.rank, process.role, process.pid)
+            hang.frames = ask_for_stack(process.info, process.pid)
         self.hangs[process] = hang
         ends = ""
-        if stall.stopped and process.role == "worker" and self._plan.servers:
+        if stall.stopped and process.info.role == "worker" and self._plan.servers:
             given_up = max(0.0, stall.since + self._plan.silence - now)
             ends = f"; the servers give it up in {given_up:.0f} s of silence unless it goes on"
         elif (until := self._ends(hang, None)) < _NEVER:

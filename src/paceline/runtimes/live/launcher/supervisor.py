@@ -18,7 +18,7 @@ from paceline.runtimes.live.launch_folder import read_servers
 from paceline.runtimes.live.launcher.hangs import Hang, HangWatch
 from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.processes import HostProcesses, LaunchPlan, Process
-from paceline.runtimes.live.process_info import local_servers
+from paceline.runtimes.live.process_info import file_stem, local_servers
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.timeouts import BEFORE_KILL, HEARSAY
 from paceline.runtimes.live.wire.channel import connect
@@ -40,14 +40,11 @@ class Supervisor:
         folder: Path,
         say: Callable[[str], None],
         *,
-        trains: bool = True,
         secret: Secret | None = None,
     ) -> None:
-        self.plan, self.peers, self.folder, self.say, self.trains = plan, peers, folder, say, trains
+        self.plan, self.peers, self.folder, self.say = plan, peers, folder, say
         self.host = HostProcesses(plan, folder)
-        self.hang_watch = HangWatch(
-            self.host.all, folder, plan, say, lambda sentence: peers.notify(sentence), trains=trains
-        )
+        self.hang_watch = HangWatch(self.host.all, plan, say, lambda sentence: peers.notify(sentence))
         self._secret, self._notifying = secret, list[threading.Thread]()
         self._unjudged: list[Process] = []
         self._asked: list[int] = []
@@ -88,9 +85,6 @@ class Supervisor:
             self._kill()
         return bool(self.host.alive())
 
-    def failure(self, process: Process) -> Failure | None:
-        return self.host.failure(process, self.failed_at)
-
     def lost_node(self) -> int | None:
         lost = self.peers.lost_node()
         if lost is None or not self.plan.servers or local_servers(lost, self.plan.nodes, self.plan.servers):
@@ -112,11 +106,11 @@ class Supervisor:
         for process in self.host.alive():
             if process.reap() and process.code:
                 self._unjudged.append(process)
-                if process.role == "worker":
+                if process.info.role == "worker":
                     self._notify_servers(process)
 
     def _notify_servers(self, process: Process) -> None:
-        death = Goodbye(process.rank, self.host.progress(process).step, "died")
+        death = Goodbye(process.info.rank, process.progress().step, "died")
         for endpoint in read_servers(self.folder) if self._secret else ():
             thread = threading.Thread(target=notify_death, args=(self._secret, death, endpoint), daemon=True)
             thread.start()
@@ -126,7 +120,7 @@ class Supervisor:
         """The first signal asks processes that have begun to stop in agreement, the second ends them."""
         while self._asked:
             signum = self._asked.pop(0)
-            begun = all(self.host.progress(worker).at for worker in self.host.workers if worker.alive)
+            begun = all(worker.progress().at for worker in self.host.workers if worker.alive)
             at_once = self.signal or signum == signal.SIGQUIT or not begun  # nothing is there to save
             self.signal = self.signal or signum
             if at_once:
@@ -144,7 +138,7 @@ class Supervisor:
             return
         if not self.plan.servers:
             self._fail(process.ended_at)  # before its cause is looked for: the others wait for nothing
-        failure = self.failure(process)
+        failure = process.failure(self.failed_at)
         means = "ends" if failure is None else self._meaning(failure, process)
         if means == "unclear":
             return
@@ -177,7 +171,7 @@ class Supervisor:
     def _end_causing_hangs(self) -> bool:
         """A process that lost contact with one that hangs did so because of that: that one is ended now."""
         hangs = self.hang_watch.hangs.values()
-        causes = [hang for hang in hangs if hang.process.role == "server" or not self.plan.servers]
+        causes = [hang for hang in hangs if hang.process.info.role == "server" or not self.plan.servers]
         for hang in causes:
             self._end_hung(hang)
         return bool(causes)
@@ -283,22 +277,23 @@ class ExitReporter:
             )
             return RunFailed("\n".join([text, *supervisor.join_command()]))
         if cause.traceback:
-            who = f"{'server' if cause.role == 'server' else 'rank'} {cause.rank}"
+            who = file_stem(cause.rank, cause.role).replace("-", " ")
             supervisor.say(f"the traceback of {who} follows\n{cause.traceback.rstrip()}")
-        others, trains = self._others(cause), supervisor.trains
+        others, trains = self._others(cause), self._plan.trains
         return RunFailed(
             failure_report(cause, run=self._run, others=others, safe=self._safe(), trains=trains)
         )
 
     def _cause(self) -> Failure:
         supervisor = self._supervisor
-        found = {process: supervisor.failure(process) for process in self._host.all if process.code}
+        failed_at = supervisor.failed_at
+        found = {process: process.failure(failed_at) for process in self._host.all if process.code}
         # A process with exit code 0 may have left a note all the same.
         found |= self._host.notes()
-        if supervisor.failed_at is not None:  # processes whose end ended nothing are not the cause
+        if failed_at is not None:  # processes whose end ended nothing are not the cause
             found = {process: failure for process, failure in found.items() if not process.spared}
         failures = [failure for failure in found.values() if failure is not None]
-        return root_cause(failures or [self._host.all[0].failure("stopped", message="was ended")])
+        return root_cause(failures or [Failure.of(self._host.all[0].info, "stopped", 0, "was ended")])
 
     def _cause_elsewhere(self, cause: Failure) -> Failure:
         supervisor, lost = self._supervisor, self._supervisor.lost
@@ -312,7 +307,9 @@ class ExitReporter:
         if self._plan.servers and failed_at is None:
             return "; no worker was left" if self._plan.nodes == 1 else "; no worker was left on this host"
         deaths = {
-            (process.role, process.rank): process.ended_at for process in self._host.all if process.ended_at
+            (process.info.role, process.info.rank): process.ended_at
+            for process in self._host.all
+            if process.ended_at
         }
         if failed_at is None or len(deaths) < 2 or (cause.role, cause.rank) not in deaths:
             return ""
@@ -322,8 +319,8 @@ class ExitReporter:
         failed = any(process.code for process in self._host.all)
         if not failed or (self._plan.servers and self._host.ended_well()):
             return self._report_saved()
-        step = max(self._host.progress(worker).step for worker in self._host.workers)
-        self._supervisor.peers.post(self._host.all[0].failure("interrupted", step))
+        step = max(worker.progress().step for worker in self._host.workers)
+        self._supervisor.peers.post(Failure.of(self._host.all[0].info, "interrupted", step))
         self._supervisor.say("\n".join(["interrupted before the workers could save.", *self._safe()]))
         return 130
 
@@ -337,13 +334,13 @@ class ExitReporter:
             raise RunFailed("\n".join([text, *lines]))
         if lines:
             self._supervisor.say("\n".join(["interrupted; all workers have stopped in agreement.", *lines]))
-        elif self._supervisor.trains and not self._host.trained():
+        elif self._plan.trains and not self._host.trained():
             self._supervisor.say(BEFORE_FIRST_STEP)
         return 130
 
     def _safe(self) -> list[str]:
         supervisor = self._supervisor
-        if self._run is None or not supervisor.trains:
+        if self._run is None or not self._plan.trains:
             return []
         peers, patience = supervisor.peers, BEFORE_KILL + HEARSAY
         return safe(

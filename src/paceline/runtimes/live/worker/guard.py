@@ -133,23 +133,14 @@ class _Notes:
             with suppress(OSError):
                 RunFolder(progress.run).failure(file_stem(info.rank, info.role)).write_text(text)
                 text = ""
-        return Failure(
-            rank=info.rank,
-            role=info.role,
-            host=info.host,
-            kind=kind,
-            step=progress.step,
-            message=message,
-            where=where,
-            traceback=text,
-            run=str(progress.run) if progress.run else None,
-        )
+        run = str(progress.run) if progress.run else None
+        return Failure.of(info, kind, progress.step, message, where=where, traceback=text, run=run)
 
     def tell(self, note: Failure) -> None:
-        launch, gone = self.info.launch, self._launcher_gone()
-        if launch is not None and not gone:
+        gone = self._launcher_gone()
+        if self.info.launch is not None and not gone:
             with suppress(OSError):
-                note.write(launch)
+                note.write(self.info)
                 return
         ended = note.kind in ("interrupted", "check", "abandoned")
         if (gone or ended) and (self.info.role != "worker" or self.info.local_rank != 0):
