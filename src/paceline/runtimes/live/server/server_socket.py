@@ -10,7 +10,7 @@ from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.addresses import resolve
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.wire import encoding
-from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits
+from paceline.runtimes.live.wire.channel import Channel, Destination
 from paceline.runtimes.live.wire.listener import Listener
 from paceline.runtimes.live.wire.messages import FROM_UNBOUND, TO_SERVER, Alive, MessageRefused, Refusal
 from paceline.runtimes.live.wire.shared_flat import attach
@@ -31,8 +31,7 @@ class ServerSocket(Listener):
         self._workers: dict[int, Channel] = {}
         self._waiting: deque[Envelope] = deque()
         self._lock = threading.Condition()
-        limits = MessageLimits(2 * encoding.MAX_REQUEST, 2 * max(encoding.MAX_TENSOR, shard.nbytes))
-        super().__init__(secret.key("wire"), resolve(host, 0), limits)
+        super().__init__(secret.key("wire"), resolve(host, 0), self._accepted.limits)
 
     def receive(self, timeout: float) -> Envelope | None:
         with self._lock:

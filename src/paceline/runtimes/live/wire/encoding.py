@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline.runtimes.envelope import Envelope
-from paceline.runtimes.live.wire.channel import Channel, Packet
+from paceline.runtimes.live.wire.channel import Channel, MessageLimits, Packet
 from paceline.runtimes.live.wire.messages import KINDS, NO_TENSOR, TO_SERVER, MessageRefused
 from paceline.strategies.messages import Model, Push
 
@@ -39,6 +39,11 @@ class Accepted:
 
     kinds: frozenset[type]
     shard: Tensor
+
+    @property
+    def limits(self) -> MessageLimits:
+        """Twice what is accepted: up to there a message is refused, beyond it the connection ends."""
+        return MessageLimits(2 * max(map(_max_header, self.kinds)), 2 * max(MAX_TENSOR, self.shard.nbytes))
 
     def check_kind(self, kind: type, header: int) -> None:
         if kind not in self.kinds:

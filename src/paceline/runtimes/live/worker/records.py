@@ -270,13 +270,8 @@ def load_shared(
     """Where there are servers theirs decide, and a worker may have no tree of that step."""
     whole, refused = checkpoints.valid_steps(comm.rank)
     mine = {"whole": whole, "refused": refused}
-    if isinstance(comm, ServerComm):
-        found = comm.servers(prepared.servers)
-        refused += [sentence for one in found for sentence in one["refused"]]
-    else:
-        found = comm.exchange(mine)
-        refused = [sentence for one in found for sentence in one["refused"]]
-    for sentence in refused:
+    found = comm.servers(prepared.servers) if isinstance(comm, ServerComm) else comm.exchange(mine)
+    for sentence in dict.fromkeys(sentence for one in (mine, *found) for sentence in one["refused"]):
         note(sentence)
     shared: set[int] = set.intersection(*(set(one["whole"]) for one in found))
     for step in sorted(shared, reverse=True):

@@ -22,7 +22,7 @@ from paceline.runtimes.live.run_store import MemberStore
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.timeouts import BEAT, CONNECTING, GRACE, STALLED
 from paceline.runtimes.live.wire import encoding, messages
-from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits, connect
+from paceline.runtimes.live.wire.channel import Channel, Destination, connect
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.stopping import AT_SYNC_POINT, StopByVote
@@ -86,11 +86,10 @@ class ServerClient:
 
     def _connect(self, server: int, shard: Tensor) -> Channel:
         where = f"server {server} at {self._endpoints[server]}"
-        announce = partial(self._announce, encoding.Accepted(kinds=messages.TO_WORKER, shard=shard))
-        largest = max(encoding.MAX_TENSOR, self._memory.params.nbytes)
-        limits = MessageLimits(2 * encoding.MAX_REPLY, 2 * largest)
+        accepted = encoding.Accepted(kinds=messages.TO_WORKER, shard=shard)
+        announce = partial(self._announce, accepted)
         try:
-            channel = connect(self._endpoints[server], self._secret, announce, limits, who=where)
+            channel = connect(self._endpoints[server], self._secret, announce, accepted.limits, who=where)
         except OSError as error:
             raise self._lost(server, f"no connection within {CONNECTING:g} s ({error})") from None
         channel.peer = Peer("server", server)
