@@ -68,7 +68,7 @@ class ServerClient:
         self._patience, self._stop_requested = patience, stop_requested
         self._received: deque[Envelope] = deque()
         self._closing = threading.Event()
-        self._heartbeat: threading.Thread | None = None
+        self._heartbeat = threading.Thread(target=self._beat, daemon=True)
         self._channels: list[Channel] = []
         self._down: dict[int, float] = {}
         self._selector = selectors.DefaultSelector()
@@ -79,6 +79,7 @@ class ServerClient:
         except BaseException:
             self.close(0.0)
             raise
+        self._heartbeat.start()
 
     @property
     def shares(self) -> bool:
@@ -97,11 +98,6 @@ class ServerClient:
 
     def _lost(self, server: int, how: str = "connection closed by peer") -> ServerLost:
         return ServerLost(f"server {server} at {self._endpoints[server]} is lost: {how}")
-
-    def start_heartbeat(self) -> None:
-        """While the process lives every server knows, whatever it is busy with."""
-        self._heartbeat = threading.Thread(target=self._beat, daemon=True)
-        self._heartbeat.start()
 
     def send(self, server: int, message: Any) -> None:
         """Send a message; its tensors must not change before the answer. ServerLost if that fails."""
@@ -157,7 +153,7 @@ class ServerClient:
     def close(self, linger: float = 1.0) -> None:
         """Close once the servers have closed too, or after ``linger`` seconds: they may not have read all yet."""
         self._closing.set()
-        if self._heartbeat is not None:
+        if self._heartbeat.is_alive():
             self._heartbeat.join(BEAT)
         for channel in self._channels:
             with suppress(OSError):
@@ -192,6 +188,7 @@ class ServerClient:
         self._received.append(envelope)
 
     def _beat(self) -> None:
+        """While the process lives every server knows, whatever it is busy with."""
         alive = encoding.pack(messages.Alive())
         while not self._closing.wait(BEAT):
             for channel in self._channels:
@@ -244,8 +241,6 @@ class ServerComm(SoloComm):
     ) -> None:
         self.client = ServerClient(secret, endpoints, self.memory, patience, stop_requested)
         self._connected = True
-        # Before all have answered: a server that does so first must not take the wait for the others for a death.
-        self.client.start_heartbeat()
         self.client.ask_all(self.memory.hello(self.rank), messages.Welcome)
         self.memory.seal()
 
