@@ -153,6 +153,10 @@ class Channel:
     def unsent(self) -> bool:
         return bool(self._unsent)
 
+    @property
+    def sending(self) -> bool:
+        return self._sending.locked()
+
     def close(self) -> None:
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)

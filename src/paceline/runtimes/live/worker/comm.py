@@ -68,9 +68,6 @@ class SoloComm:
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         return own_memory(length, dtype, device)
 
-    def open_store(self) -> RunStore:
-        raise AssertionError(f"{type(self).__name__} has no store to share")
-
     def send(self, server: int, message: Any) -> None:  # noqa: ARG002
         """Send a message to a server; its tensors must not change before the answer."""
         raise RunFailed(f"the strategy sends to server {server}, and it has no servers")
@@ -99,13 +96,14 @@ class SoloComm:
 
 class ProcessGroupComm(SoloComm):
     alone = False
-    _last: dist.Work | None = None
 
     def __init__(
         self, info: ProcessInfo, options: LiveOptions, collective: str, note: Callable[[str], None]
     ) -> None:
         self.rank, self.workers = info.rank, info.workers
         self.members = tuple(range(info.workers))
+        self._idle: Callable[[], bool] = lambda: True
+        """Whether every sum that was begun has ended."""
         self.transport = self._backend = options.transport(info, collective)
         self._device = options.device_of(info)
         timeout = timedelta(seconds=options.timeout)
@@ -145,12 +143,8 @@ class ProcessGroupComm(SoloComm):
     def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
         work: dist.Work = dist.all_reduce(tensor, async_op=True)
         work.get_future().add_done_callback(lambda _: done())
-        self._last = work
+        self._idle = work.is_completed
         return work.wait
-
-    def is_idle(self) -> bool:
-        """Whether every sum that was begun has ended."""
-        return self._last is None or self._last.is_completed()
 
     def traffic(self, tensor: Tensor) -> tuple[int, int]:
         return (ring_bytes(tensor.nbytes, self.workers),) * 2
@@ -186,7 +180,7 @@ class ProcessGroupComm(SoloComm):
         with suppress(RuntimeError):
             if failed and self._backend in ("nccl", "shm") and dist.group.WORLD is not None:
                 dist.group.WORLD.abort()
-            if failed and (self._backend == "shm" or (self._backend == "gloo" and self.is_idle())):
+            if failed and (self._backend == "shm" or (self._backend == "gloo" and self._idle())):
                 dist.destroy_process_group()
 
 
@@ -216,6 +210,7 @@ class ScheduledComm(ProcessGroupComm):
         if self._newest is None:
             threading.Thread(target=self._work, name="all-reduce", daemon=True).start()
         self._newest = Future()
+        self._idle = self._newest.done
         self._begun.put((self._newest, tensor, done))
         return self._newest.result
 
@@ -228,9 +223,6 @@ class ScheduledComm(ProcessGroupComm):
                 future.set_result(None)
             except Exception as error:
                 future.set_exception(error)
-
-    def is_idle(self) -> bool:
-        return self._newest is None or self._newest.done()
 
     def traffic(self, tensor: Tensor) -> tuple[int, int]:
         return self._traffic(tensor.nbytes, tensor.element_size())

@@ -17,25 +17,6 @@ from paceline.strategies.base import Worker
 _PRIME = 2**53 - 111
 
 
-class DriftCheck:
-    """For workers whose parameters must be equal to the last bit; the minimum of a number and its negative tells."""
-
-    def __init__(self, comm: SoloComm, me: Worker) -> None:
-        self._comm, self._me, self._equal_at = comm, me, me.clock
-
-    def numbers(self) -> list[float]:
-        number = float(parameter_hash(self._me.params))
-        return [number, -number]
-
-    def compare(self, smallest: Sequence[float]) -> None:
-        if smallest[0] != -smallest[1]:
-            raise RunFailed(
-                f"the workers no longer train the same model: at step {self._me.clock} "
-                f"{find_drift(self._comm, self._me.params)}, and at step {self._equal_at} all were equal"
-            )
-        self._equal_at = self._me.clock
-
-
 @torch.no_grad()
 def parameter_hash(params: Tensor) -> int:
     """A number below 2**53 that differs where the bits of the parameters do, except with a chance of 2**-53.
@@ -90,10 +71,15 @@ class StepRecorder:
         events: EventWriter,
         ledger: TimeLedger,
         begun: float = 0.0,
-        drift: DriftCheck | None = None,
+        replica: Worker | None = None,
     ) -> None:
-        """``begun`` is the run's time so far; replicas are compared by ``drift`` whenever exchanges are."""
-        self._comm, self._events, self._ledger, self._drift = comm, events, ledger, drift
+        """``begun`` is the run's time so far.
+
+        A ``replica`` is a worker whose parameters must equal those of all others, to the last bit; they are compared
+        whenever exchanges are.
+        """
+        self._comm, self._events, self._ledger, self._replica = comm, events, ledger, replica
+        self._equal_at = replica.clock if replica else 0
         self._last = perf_counter()
         self._origin = self._last - begun
         self._record = StepRecord(step=0, is_step=False)
@@ -172,14 +158,15 @@ class StepRecorder:
 
     def _compare(self) -> None:
         lengths = [record.spans[place].length for record, place in self._exchanges]
-        drift = self._drift.numbers() if self._drift else [0.0]
-        numbers = torch.tensor([*lengths, *drift], dtype=torch.float64)
+        # Of a number and its negative, the minima tell whether it is the same on all workers.
+        number = float(parameter_hash(self._replica.params)) if self._replica else 0.0
+        numbers = torch.tensor([*lengths, number, -number], dtype=torch.float64)
         self._comm.minimum(numbers)
-        smallest = numbers.tolist()
-        if self._drift:
-            self._drift.compare(smallest[len(lengths) :])
+        *smallest, least, negative = numbers.tolist()
+        if self._replica:
+            self._check_drift(self._replica, equal=least == -negative)
         # From the last to the first: a span that becomes two moves those after it.
-        for (record, place), transfer in reversed([*zip(self._exchanges, smallest, strict=False)]):
+        for (record, place), transfer in reversed([*zip(self._exchanges, smallest, strict=True)]):
             kind, start, length = record.spans[place]
             if (wait := length - transfer) > 0:
                 record.spans[place : place + 1] = (
@@ -189,6 +176,14 @@ class StepRecorder:
         self._exchanges.clear()
         self._seen = 0
         self.mark("wait")
+
+    def _check_drift(self, me: Worker, *, equal: bool) -> None:
+        if not equal:
+            raise RunFailed(
+                f"the workers no longer train the same model: at step {me.clock} "
+                f"{find_drift(self._comm, me.params)}, and at step {self._equal_at} all were equal"
+            )
+        self._equal_at = me.clock
 
     @property
     def pending(self) -> bool:

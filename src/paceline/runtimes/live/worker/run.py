@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from paceline.collectives.traffic import broadcast_bytes
+from paceline.jobs.step import StepHooks, StepPhase
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.events import EventWriter
 from paceline.records.load import SystemSampler
@@ -18,8 +19,8 @@ from paceline.records.tensors import write_tensors
 from paceline.runtimes.config import already_complete
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.worker.comm import SoloComm
-from paceline.runtimes.live.worker.overlap import Overlap, PhaseHooks, Slowdown
-from paceline.runtimes.live.worker.recorder import DriftCheck, StepRecorder
+from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
+from paceline.runtimes.live.worker.recorder import StepRecorder
 from paceline.runtimes.live.worker.records import RunRecords, load_shared
 from paceline.runtimes.live.worker.stopping import StopByVote
 from paceline.runtimes.prepare import Prepared
@@ -33,7 +34,7 @@ WEIGHT, VOTE = 0, 1
 _NUMBERS = ("clock", "now", "samples", "samples_since_sync", "total_weight")
 
 
-class WorkerRun:
+class WorkerRun(StepHooks):
     """Call ``restore`` where the run resumes, open the ``records``, then ``train``."""
 
     recorder: StepRecorder
@@ -60,7 +61,8 @@ class WorkerRun:
         self._leaving = leaving
         self._slowdown = Slowdown(settings.slow.get(comm.rank, 1.0), comm.rank, settings.slow_turns)
         self._share_buffers = settings.buffers == "rank0" and not comm.alone and self.me.buffers.numel() > 0
-        self._overlap = cache(partial(Overlap, self.replica.flat, comm, self._slowdown))
+        self._overlap_of = cache(partial(Overlap, self.replica.flat, comm, self._slowdown))
+        self._overlap: Overlap | None = None
         self._loss, self._seen = 0.0, 0
         self._do: dict[type, Callable[[Any], object]] = {
             effects.Gradient: self._gradient,
@@ -134,9 +136,8 @@ class WorkerRun:
     def _run(self, events: EventWriter) -> Ending:
         # Workers of servers share no exchange whose lengths they could compare.
         compared = SoloComm() if self.prepared.servers else self.comm
-        same = self.prepared.strategy.replicated and not self.comm.alone
-        drift = DriftCheck(self.comm, self.me) if same else None
-        self.recorder = StepRecorder(compared, events, self.records.ledger, self.me.now, drift)
+        replica = self.me if self.prepared.strategy.replicated else None
+        self.recorder = StepRecorder(compared, events, self.records.ledger, self.me.now, replica)
         prepared = self.prepared
         session = Session(
             strategy=prepared.strategy,
@@ -198,9 +199,9 @@ class WorkerRun:
             self._broadcast(effects.Broadcast(me.buffers))
         me.samples = replica.shards.size(me.rank, me.clock)
         share = me.samples / replica.shards.total(me.clock) if effect.reduce else 1.0
-        overlap = self._overlap(effect.reduce) if effect.reduce and not self.comm.alone else None
-        hooks = PhaseHooks(self.heartbeat, recorder, self._slowdown, me.clock, overlap)
-        loss = replica.gradient(me.clock, share, hooks)
+        overlap = self._overlap_of(effect.reduce) if effect.reduce and not self.comm.alone else None
+        self._overlap = overlap
+        loss = replica.gradient(me.clock, share, hooks=self)
         self._loss = loss if me.samples else self._loss
         self.heartbeat.enter("exchange")
         if overlap:
@@ -214,6 +215,20 @@ class WorkerRun:
             me.total_weight = me.samples
         me.samples_since_sync += me.samples
         recorder.count(me.samples)
+
+    def begin(self, phase: StepPhase) -> None:
+        if phase == "forward":
+            self._slowdown.begin(self.me.clock)
+        self.heartbeat.enter(phase)
+
+    def end(self, phase: StepPhase) -> None:
+        if phase != "data":
+            self._slowdown.stretch()
+        self.recorder.mark(phase)
+
+    def last_backward(self) -> None:
+        if self._overlap:
+            self._overlap.begin()
 
     def _fill_control(self, storage: Tensor, weight: float) -> None:
         storage[WEIGHT] = weight

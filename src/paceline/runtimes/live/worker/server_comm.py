@@ -193,7 +193,8 @@ class ServerClient:
         while not self._closing.wait(BEAT):
             for channel in self._channels:
                 with suppress(OSError):  # the worker notices itself
-                    channel.send(alive, most=1)
+                    if not channel.sending:  # else it is heard anyway, and the others must not wait
+                        channel.send(alive, most=1)
 
 
 def _check_refusal(envelope: Envelope) -> Envelope:

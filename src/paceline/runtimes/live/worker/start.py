@@ -33,7 +33,7 @@ from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import KNOCK
 from paceline.runtimes.live.wire.messages import RequestRank, Welcome
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
-from paceline.runtimes.live.worker.comm import join_group
+from paceline.runtimes.live.worker.comm import ProcessGroupComm, join_group
 from paceline.runtimes.live.worker.guard import run_guarded
 from paceline.runtimes.live.worker.records import claim
 from paceline.runtimes.live.worker.run import WorkerRun
@@ -119,7 +119,7 @@ def _agree_to_stop(run: WorkerRun, task: ProcessTask) -> StopByVote:
         }
         comm.open(task.info, task.options.timeout, requested, document)
         return comm.stop_agreement(note)
-    if comm.alone:
+    if not isinstance(comm, ProcessGroupComm):
         return StopByVote(requested, note, AT_STEP, decided=requested)
     if run.prepared.strategy.sync_point is SyncPoint.AFTER_ROUND:
         return StopByVote(requested, note)
