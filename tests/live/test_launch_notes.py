@@ -157,10 +157,10 @@ def test_a_worker_that_is_ended_says_what_is_safe(
     monkeypatch.setattr(os, "_exit", lambda code: None)
     saved_run(tmp_path, 4, workers=1)
     place = ProcessInfo(host="node-a")
-    with Heartbeat(place) as heartbeat:
-        heartbeat.show(tmp_path)
-        heartbeat.beat(6)
-        _Notes(place, heartbeat).end_hard(signal.SIGINT)
+    heartbeat = Heartbeat(place)
+    heartbeat.show(tmp_path)
+    heartbeat.beat(6)
+    _Notes(place, heartbeat).end_hard(signal.SIGINT)
     what, safe, resume = capsys.readouterr().err.splitlines()
     assert what == "paceline: rank 0 on node-a could not stop in time after SIGINT, at step 6"
     assert safe.startswith("Safe: checkpoint of step 4")

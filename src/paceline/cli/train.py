@@ -219,7 +219,7 @@ def reshard(
         Run the job's code, also where it has changed or lies in the run folder.
     """
     from paceline.runtimes.live.failures import command
-    from paceline.runtimes.live.launcher.resharding import reshard_beside
+    from paceline.runtimes.live.launcher import resharding
 
-    new = reshard_beside(RunFolder(run), workers, trust=trust, runs=runs)
+    new = resharding.reshard(RunFolder(run), workers, trust=trust, runs=runs)
     sys.stderr.write(f"Resume: {command('train', resume=new.path)}\n")

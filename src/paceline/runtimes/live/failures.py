@@ -1,12 +1,11 @@
 """Failures: the notes that processes leave for their launcher, the root cause, what is safe, and the user's report."""
 
-import json
 import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from shlex import quote
@@ -65,11 +64,11 @@ class Failure:
     where: str = ""
     """The last line of the user's own code, "my_job.py:42 in loss"."""
     traceback: str = ""
-    run: str | None = None
+    run: str = ""
     at: float = field(default_factory=time.time)
 
     def to_json(self) -> bytes:
-        return json.dumps(asdict(replace(self, traceback=self.traceback[-_LONGEST["traceback"] :]))).encode()
+        return msgspec.json.encode(replace(self, traceback=self.traceback[-_LONGEST["traceback"] :]))
 
     @classmethod
     def of(cls, info: ProcessInfo, kind: Kind, step: int, message: str = "", **more: Any) -> Self:
@@ -93,10 +92,11 @@ def read_failure(text: bytes) -> Failure | None:
         failure = msgspec.json.decode(text, type=Failure)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    texts = {name: value for name in _LONGEST if (value := getattr(failure, name)) is not None}
-    multiline = ("message", "traceback")
-    clean = {name: printable(text, _LONGEST[name], lines=name in multiline) for name, text in texts.items()}
-    return replace(failure, **clean)  # type: ignore[arg-type]
+    clean: dict[str, Any] = {
+        name: printable(getattr(failure, name), longest, lines=name in ("message", "traceback"))
+        for name, longest in _LONGEST.items()
+    }
+    return replace(failure, **clean)
 
 
 def read_note(info: ProcessInfo) -> Failure | None:

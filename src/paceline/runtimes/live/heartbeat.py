@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Literal, get_args
 
 from paceline.errors import is_users
 from paceline.runtimes.live.process_info import ProcessInfo
@@ -84,12 +84,6 @@ class Heartbeat:
 
     def progress(self) -> Progress:
         return self._page.progress()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        del self._page
 
 
 def read_progress(info: ProcessInfo) -> Progress:

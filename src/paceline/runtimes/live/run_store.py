@@ -54,7 +54,7 @@ class RunStore(Store):
         self.set_timeout(timeout)
         self._address, self._port, self.secret = address, port, secret
         self._where = f"the run's store at {address}, port {port}"
-        self._endpoint = tcp(resolve(address, port).address, port)
+        self._endpoint = tcp(resolve(address, port)[1], port)
         self._lock, self._numbers = threading.Lock(), count(1)
         self._channel: Channel | None = None
         self._lost = ""  # why the connection is lost, once it is
@@ -200,7 +200,7 @@ class MemberStore(RunStore):
         if number == 0:
             own = LOOPBACK
             if info.nodes > 1:  # a name may mean loopback on its own host, where no other host reaches it
-                resolved = resolve(info.address, info.port).address
+                resolved = resolve(info.address, info.port)[1]
                 own = _EVERYWHERE if resolved.startswith("127.") else resolved
             self._server = StoreServer(secret, own, 0)
             store.set(_PORT, str(self._server.port))

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from paceline.errors import say_on_stderr
-from paceline.runtimes.live.addresses import cannot_listen, resolve
+from paceline.runtimes.live.addresses import cannot_listen
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.timeouts import STORE_CUT
 from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits, Packet
@@ -84,7 +84,7 @@ class StoreServer(Listener):
         self._waiting: dict[Channel, StoreRequest] = {}
         limits = MessageLimits(_LONGEST_REQUEST, 0)
         try:
-            super().__init__(secret.key("store"), resolve(address, port), limits, STORE_CUT, linger=0.1)
+            super().__init__(secret.key("store"), address, port, limits, STORE_CUT, linger=0.1)
         except OSError as error:
             raise cannot_listen(error, address, port) from None
 

@@ -144,10 +144,15 @@ class HangWatch:
         self._detectors = {process: StallDetector(plan.hang) for process in processes}
         self._first: dict[Process, Progress] = {}
         self._looked = 0.0
+        self._over_at: float | None = None
         self.hangs: dict[Process, Hang] = {}
 
-    def look(self, over_at: float | None = None) -> list[Hang]:
-        """Report processes that hang or go on; return those to end. ``over_at`` is since when the run is over."""
+    def run_is_over(self) -> None:
+        """From now on a process has no others to wait for."""
+        self._over_at = self._over_at or time.monotonic()
+
+    def look(self) -> list[Hang]:
+        """Report processes that hang or go on; return those to end."""
         now = time.monotonic()
         if now - self._looked < timeouts.HANG_LOOK:
             return []
@@ -157,31 +162,36 @@ class HangWatch:
                 detector.restart(now)
         for process in self._processes:
             if process.alive:
-                self._look_at(process, now, over_at is not None)
+                self._look_at(process, now)
             else:
                 self.hangs.pop(process, None)
         self._looked = time.monotonic()  # after it: asking for stacks takes time, and holds no process up
-        return [hang for hang in self.hangs.values() if now > self._ends(hang, over_at)]
+        return [hang for hang in self.hangs.values() if now > self._ends(hang)]
 
-    def end(self, hang: Hang, *, over: bool) -> None:
+    def end(self, hang: Hang) -> None:
         del self.hangs[hang.process]
         failure = hang.failure()
         failure.write(hang.process.info)
-        if over:
+        if self._over_at is not None:
+            hang.process.spared = self._plan.servers > 0
             self._say(f"{hang.process} {failure.message}; the run was over")
         hang.process.kill()
 
-    def _ends(self, hang: Hang, over_at: float | None) -> float:
+    def _ends(self, hang: Hang) -> float:
         """When a process is ended that does not go on; never before its user had time to read of it."""
         stall, due = hang.stall, hang.stall.until
-        if over_at is not None:
+        if self._over_at is not None:
             soon = stall.stopped or hang.process.info.role == "server"
-            due = max(over_at, stall.since) + (min(timeouts.AFTER_END, self._hang) if soon else self._hang)
+            due = max(self._over_at, stall.since) + (
+                min(timeouts.AFTER_END, self._hang) if soon else self._hang
+            )
         return max(due, hang.reported + min(timeouts.HANG_NOTICE, self._hang / 2))
 
-    def _look_at(self, process: Process, now: float, over: bool) -> None:
+    def _look_at(self, process: Process, now: float) -> None:
         progress = process.progress()
-        stall = self._detectors[process].look(progress, activity(process.pid), now, alone=over)
+        stall = self._detectors[process].look(
+            progress, activity(process.pid), now, alone=self._over_at is not None
+        )
         hang, first = self.hangs.get(process), Progress()
         if progress.at:
             first = self._first.setdefault(process, progress)
@@ -204,7 +214,7 @@ class HangWatch:
         if stall.stopped and process.info.role == "worker" and self._plan.servers:
             given_up = max(0.0, stall.since + self._plan.silence - now)
             ends = f"; the servers give it up in {given_up:.0f} s of silence unless it goes on"
-        elif (until := self._ends(hang, None)) < _NEVER:
+        elif (until := self._ends(hang)) < _NEVER:
             ends = f"; ended in {until - now:.0f} s unless it goes on"
         self._report(f"{hang}{ends}", hang.frames[:_FRAMES])
 

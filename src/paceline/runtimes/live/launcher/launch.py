@@ -18,7 +18,7 @@ from paceline.runtimes.live.launcher import processes
 from paceline.runtimes.live.launcher.forking import ForkServer, may_fork
 from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.processes import LaunchPlan, Start
-from paceline.runtimes.live.launcher.resharding import reshard_beside
+from paceline.runtimes.live.launcher.resharding import reshard
 from paceline.runtimes.live.launcher.supervisor import SIGNALS, ExitReporter, Supervisor, handling
 from paceline.runtimes.live.request import TrainRequest
 from paceline.runtimes.live.secret import Secret
@@ -45,7 +45,7 @@ def launch_training(request: TrainRequest, plan: LaunchPlan, main: Main, argumen
             earlier = read_live(request.resume).settings.workers
             if plan.nodes == 1 and workers != earlier:
                 check_unfinished(request.resume, request.settings(earlier))
-                made = reshard_beside(request.resume, workers, trust=request.trust)
+                made = reshard(request.resume, workers, trust=request.trust)
                 request = replace(request, resume=made)
             assert request.resume is not None
             check_unfinished(request.resume, request.settings(workers))
@@ -81,7 +81,6 @@ def starting(main: Main, device: str = "cpu") -> Iterator[Start]:
 def launch(
     command: Sequence[str],
     plan: LaunchPlan,
-    environ: Mapping[str, str] = os.environ,
     say: Callable[[str], None] = say_on_stderr,
     *,
     start: Start = processes.start,
@@ -103,8 +102,8 @@ def launch(
         stack.callback(peers.leave)
         with handling(SIGNALS, signal.default_int_handler):
             peers.gather()
-            supervisor = Supervisor(plan, peers, folder.path, say, secret=secret)
-            environs = environments(plan, peers.port, folder.path, secret_file, environ)
+            supervisor = Supervisor(plan, peers, folder.path, say)
+            environs = environments(plan, peers.port, folder.path, secret_file, os.environ)
             supervisor.run(lambda: start(command, environs))
             return ExitReporter(supervisor).exit_code()
 

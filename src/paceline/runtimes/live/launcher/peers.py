@@ -46,7 +46,7 @@ class LauncherGroup:
 
     def __init__(self, plan: LaunchPlan, secret: Secret, say: Callable[[str], None]) -> None:
         raise_descriptor_limit()
-        self._plan, self._say = plan, say
+        self._plan, self.secret, self._say = plan, secret, say
         address, self.port = plan.endpoint
         self._server: StoreServer | None = None
         if plan.node_rank == 0:

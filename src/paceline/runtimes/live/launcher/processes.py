@@ -123,6 +123,8 @@ class Process:
     """As subprocess has it: negative for a signal."""
     killed: bool = False
     """Whether this launcher ended it by SIGKILL: then it is no cause."""
+    judged: bool = False
+    """Whether it is known what its failure means for the run."""
     spared: bool = False
     """Whether its failure did not end the run."""
 
@@ -136,10 +138,12 @@ class Process:
     def progress(self) -> Progress:
         return read_progress(self.info)
 
-    def failure(self, failed_at: float | None) -> Failure | None:
+    def failure(self, failed_at: float | None) -> Failure:
         """Its note, or how it ended where it left none; ``failed_at`` is when the run failed, if it has."""
-        note, code, ended = read_note(self.info), self.code, self.ended_at or 0.0
-        if note is not None or code is None:
+        code, ended = self.code, self.ended_at
+        assert code is not None
+        assert ended is not None
+        if (note := read_note(self.info)) is not None:
             return note
         # A SIGKILL that this launcher did not send is a cause, however late it is seen: memory may have run out.
         stopped = self.killed or (code == -signal.SIGTERM and ended > (failed_at or ended))

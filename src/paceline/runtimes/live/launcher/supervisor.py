@@ -15,7 +15,7 @@ from paceline.records.folder import RunFolder
 from paceline.runtimes.live import timeouts
 from paceline.runtimes.live.failures import Failure, failure_report, join_command, root_cause, safe, sentence
 from paceline.runtimes.live.launch_folder import read_servers
-from paceline.runtimes.live.launcher.hangs import Hang, HangWatch
+from paceline.runtimes.live.launcher.hangs import HangWatch
 from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.processes import HostProcesses, LaunchPlan, Process
 from paceline.runtimes.live.process_info import file_stem, local_servers
@@ -34,22 +34,14 @@ class Supervisor:
     """Runs processes to their end. With servers the run may go on without some of its workers."""
 
     def __init__(
-        self,
-        plan: LaunchPlan,
-        peers: LauncherGroup,
-        folder: Path,
-        say: Callable[[str], None],
-        *,
-        secret: Secret | None = None,
+        self, plan: LaunchPlan, peers: LauncherGroup, folder: Path, say: Callable[[str], None]
     ) -> None:
         self.plan, self.peers, self.folder, self.say = plan, peers, folder, say
         self.host = HostProcesses(plan, folder)
         self.hang_watch = HangWatch(self.host.all, plan, say, lambda sentence: peers.notify(sentence))
-        self._secret, self._notifying = secret, list[threading.Thread]()
-        self._unjudged: list[Process] = []
+        self._notifying: list[threading.Thread] = []
         self._asked: list[int] = []
         self._deadline = _NEVER
-        self._over_at: float | None = None
         self.failed_at: float | None = None
         """When the run failed: when the first process did whose failure ends all."""
         self.lost: int | None = None
@@ -72,15 +64,16 @@ class Supervisor:
     def step(self) -> bool:
         self._reap()
         self._obey()
-        for process in list(self._unjudged):
-            self._judge(process)
+        for process in self.host.all:
+            if process.code and not process.judged:
+                self._judge(process)
         if self.failed_at is None:
             self._listen()
             alone = self.plan.servers and self.plan.nodes == 1 and not self.host.workers_left()
-            if self._over_at is None and (alone or any(process.code == 0 for process in self.host.all)):
-                self._over_at = time.monotonic()
-            for hang in self.hang_watch.look(self._over_at):
-                self._end_hung(hang)
+            if alone or any(process.code == 0 for process in self.host.all):
+                self.hang_watch.run_is_over()
+            for hang in self.hang_watch.look():
+                self.hang_watch.end(hang)
         if time.monotonic() > self._deadline:
             self._kill()
         return bool(self.host.alive())
@@ -104,15 +97,14 @@ class Supervisor:
 
     def _reap(self) -> None:
         for process in self.host.alive():
-            if process.reap() and process.code:
-                self._unjudged.append(process)
-                if process.info.role == "worker":
-                    self._notify_servers(process)
+            if process.reap() and process.code and process.info.role == "worker":
+                self._notify_servers(process)
 
     def _notify_servers(self, process: Process) -> None:
         death = Goodbye(process.info.rank, process.progress().step, "died")
-        for endpoint in read_servers(self.folder) if self._secret else ():
-            thread = threading.Thread(target=notify_death, args=(self._secret, death, endpoint), daemon=True)
+        for endpoint in read_servers(self.folder):
+            told = (self.peers.secret, death, endpoint)
+            thread = threading.Thread(target=notify_death, args=told, daemon=True)
             thread.start()
             self._notifying.append(thread)
 
@@ -132,23 +124,21 @@ class Supervisor:
         """What the failure of a process means for the run; one that may follow from another is judged later."""
         assert process.ended_at is not None
         if self.failed_at is not None or process.spared or self.signal:
-            self._unjudged.remove(process)
+            process.judged = True
             if self.failed_at is None and not self.plan.servers:  # the others cannot agree any more
                 self._end(signal.SIGTERM, timeouts.BEFORE_KILL)
             return
         if not self.plan.servers:
             self._fail(process.ended_at)  # before its cause is looked for: the others wait for nothing
         failure = process.failure(self.failed_at)
-        means = "ends" if failure is None else self._meaning(failure, process)
-        if means == "unclear":
-            return
-        self._unjudged.remove(process)
+        means = self._meaning(failure, process)
+        process.judged = means != "unclear"
         if means == "spares":
             process.spared = True
             self._say_spared(failure)
-        elif self.failed_at is None:
+        elif means == "ends" and self.failed_at is None:
             self._fail(process.ended_at)
-        if means == "ends" and failure is not None and failure.kind not in ("lost-peer", "stopped"):
+        if means == "ends" and failure.kind not in ("lost-peer", "stopped"):
             self.peers.post(failure)  # other hosts learn a cause while this one still clears up
 
     def _meaning(self, failure: Failure, process: Process) -> Literal["ends", "spares", "unclear"]:
@@ -173,12 +163,12 @@ class Supervisor:
         hangs = self.hang_watch.hangs.values()
         causes = [hang for hang in hangs if hang.process.info.role == "server" or not self.plan.servers]
         for hang in causes:
-            self._end_hung(hang)
+            self.hang_watch.end(hang)
         return bool(causes)
 
-    def _say_spared(self, failure: Failure | None) -> None:
+    def _say_spared(self, failure: Failure) -> None:
         """Say that the run goes on, where this host still has part in it; else its end is reported in one piece."""
-        if failure and (self.host.workers_left() or (self.plan.nodes > 1 and self.host.serves)):
+        if self.host.workers_left() or (self.plan.nodes > 1 and self.host.serves):
             hint = self.join_command() if failure.kind == "expelled" else []
             self.say("\n".join([f"{sentence(failure)}; the run goes on with the others.", *hint]))
 
@@ -190,11 +180,6 @@ class Supervisor:
             self.failed_at, self._deadline = time.time(), 0.0
         elif not self.signal and self.peers.failed:
             self._fail(time.time())
-
-    def _end_hung(self, hang: Hang) -> None:
-        over = self._over_at is not None
-        hang.process.spared = self.plan.servers > 0 and over
-        self.hang_watch.end(hang, over=over)
 
     def _fail(self, when: float) -> None:
         self.failed_at = when
@@ -292,8 +277,7 @@ class ExitReporter:
         found |= self._host.notes()
         if failed_at is not None:  # processes whose end ended nothing are not the cause
             found = {process: failure for process, failure in found.items() if not process.spared}
-        failures = [failure for failure in found.values() if failure is not None]
-        return root_cause(failures or [Failure.of(self._host.all[0].info, "stopped", 0, "was ended")])
+        return root_cause(found.values() or [Failure.of(self._host.all[0].info, "stopped", 0, "was ended")])
 
     def _cause_elsewhere(self, cause: Failure) -> Failure:
         supervisor, lost = self._supervisor, self._supervisor.lost

@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor
 
 from paceline.runtimes.envelope import Envelope
-from paceline.runtimes.live.addresses import resolve
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.wire import encoding
 from paceline.runtimes.live.wire.channel import Channel, Destination
@@ -31,7 +30,7 @@ class ServerSocket(Listener):
         self._workers: dict[int, Channel] = {}
         self._waiting: deque[Envelope] = deque()
         self._lock = threading.Condition()
-        super().__init__(secret.key("wire"), resolve(host, 0), self._accepted.limits)
+        super().__init__(secret.key("wire"), host, 0, self._accepted.limits)
 
     def receive(self, timeout: float) -> Envelope | None:
         with self._lock:

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from contextlib import suppress
 from typing import Self
 
-from paceline.runtimes.live.addresses import Endpoint, tcp
+from paceline.runtimes.live.addresses import resolve, tcp
 from paceline.runtimes.live.timeouts import CUT, HANDSHAKE
 from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits, Packet, tune_tcp
 from paceline.runtimes.live.wire.noise import NotGenuine
@@ -27,17 +27,16 @@ class Listener:
     """
 
     def __init__(
-        self, secret: bytes, endpoint: Endpoint, limits: MessageLimits, cut: int = CUT, linger: float = 1.0
+        self, secret: bytes, host: str, port: int, limits: MessageLimits, cut: int = CUT, linger: float = 1.0
     ) -> None:
         """``linger`` is for how many seconds what is queued may still be sent when it closes."""
         self.refused: Counter[str] = Counter()
         self.failure: BaseException | None = None
         self._secret, self._limits, self._cut, self._linger = secret, limits, cut, linger
-        self._socket = socket.create_server(
-            (endpoint.address, endpoint.port), family=endpoint.family, backlog=MOST_UNPROVEN
-        )
+        family, address = resolve(host, port)
+        self._socket = socket.create_server((address, port), family=family, backlog=MOST_UNPROVEN)
         self._socket.setblocking(False)
-        self.endpoint = tcp(endpoint.address, self._socket.getsockname()[1])
+        self.endpoint = tcp(address, self._socket.getsockname()[1])
         self._channels: set[Channel] = set()
         self._unproven: dict[Channel, float] = {}
         """By when each has to prove itself, oldest first."""

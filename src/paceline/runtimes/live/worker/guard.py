@@ -71,19 +71,19 @@ def run_guarded(info: ProcessInfo, work: Work) -> int:
     """
     die_with(info.launcher)
     write_stack_when_asked(info)
-    with Heartbeat(info) as heartbeat:
-        notes = _Notes(info, heartbeat, LaunchFolder(info.launch) if info.launch else None)
-        with StopRequest(notes.end_hard, patience_of(info)) as stopping:
-            try:
-                kind, code = _ENDINGS.get(work(heartbeat, stopping).ending, (None, 0))
-                if kind:
-                    notes.tell(notes.note(kind))
-                code = 0 if info.launch else code
-            except (Exception, SystemExit) as error:
-                note = notes.of(error)
-                notes.tell(note)
-                code = 2 if note.kind == "mistake" else 1
-        notes.leave_folder()
+    heartbeat = Heartbeat(info)
+    notes = _Notes(info, heartbeat, LaunchFolder(info.launch) if info.launch else None)
+    with StopRequest(notes.end_hard, patience_of(info)) as stopping:
+        try:
+            kind, code = _ENDINGS.get(work(heartbeat, stopping).ending, (None, 0))
+            if kind:
+                notes.tell(notes.note(kind))
+            code = 0 if info.launch else code
+        except (Exception, SystemExit) as error:
+            note = notes.of(error)
+            notes.tell(note)
+            code = 2 if note.kind == "mistake" else 1
+    notes.leave_folder()
     if info.launch is not None:
         leave(code)
     return code
@@ -133,7 +133,7 @@ class _Notes:
             with suppress(OSError):
                 RunFolder(progress.run).failure(file_stem(info.rank, info.role)).write_text(text)
                 text = ""
-        run = str(progress.run) if progress.run else None
+        run = str(progress.run) if progress.run else ""
         return Failure.of(info, kind, progress.step, message, where=where, traceback=text, run=run)
 
     def tell(self, note: Failure) -> None:

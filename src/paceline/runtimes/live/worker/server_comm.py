@@ -17,7 +17,7 @@ from torch import Tensor
 from paceline.errors import UsageError
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.launch_folder import write_servers
-from paceline.runtimes.live.process_info import ProcessInfo, file_stem
+from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import MemberStore
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.timeouts import BEAT, CONNECTING, GRACE, STALLED
@@ -226,7 +226,7 @@ class ServerComm(SoloComm):
         assert self._store is not None
         endpoints = [server["endpoint"] for server in self.servers(info.servers)]
         if info.launch is not None:
-            write_servers(info.launch, file_stem(self.rank), endpoints)
+            write_servers(info.launch, endpoints)
         if self.rank == 0:
             self._store.set(RUN, json.dumps(run))
         self.connect(self._store.secret, endpoints, patience, stop_requested)
