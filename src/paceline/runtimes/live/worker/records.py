@@ -35,16 +35,13 @@ from paceline.strategies.base import Worker
 class RunRecords:
     """Reports while this worker is the first member; one that becomes it says so, and how the run began."""
 
-    commits: Commits | None = None
-    """The record of complete checkpoints; None for a worker that joined, which writes none."""
-    workers: list[Any] = []  # noqa: RUF012  of a worker that joined
-    local: tuple[int, ...] = ()
-    """The ranks of this host's workers, the first of which writes the commits."""
-
     def __init__(self, prepared: Prepared, comm: SoloComm, observer: Observer, me: Worker) -> None:
         """Call ``hold`` and ``open``, or ``use`` where the worker joins, before anything is written."""
         self._prepared, self._comm, self._observer, self._me = prepared, comm, observer, me
         self.ledger = TimeLedger()
+        self.workers: list[Any] = []
+        self.local: tuple[int, ...] = ()
+        """The ranks of this host's workers, the first of which writes the commits; a worker that joined writes none."""
         self._started: Started | None = None
         self._introduced = False
         self._last_row: MetricsRow | None = None
@@ -62,7 +59,7 @@ class RunRecords:
             folder, identity = task.resume, task.resumed
             if info.local_rank == 0:
                 task.describe(folder, identity, self.workers)
-        self.commits = Commits(folder, identity, info.node_rank)
+        self._commits = Commits(folder, identity, info.node_rank)
         return self.use(folder, identity, owned or RunLock.share(folder, info.node_rank))
 
     def use(self, folder: RunFolder, identity: RunIdentity, lock: RunLock) -> RunLock:
@@ -74,8 +71,7 @@ class RunRecords:
         """Go on after what was recorded up to ``progress``; drop what is beyond it, and beyond a worker's own state."""
         rank, me = self._comm.rank, self._me
         self.checkpoints.forget_after(progress, rank)
-        if self.commits:
-            self.commits.forget_after(progress)
+        self._commits.forget_after(progress)
         damaged = truncate_events(self.folder.events(rank), me.clock if restored else maxsize)
         if rank == 0:
             damaged += truncate_metrics(self.folder.metrics, progress)
@@ -91,8 +87,8 @@ class RunRecords:
         self.lock.check()
         rank, members = self._comm.rank, self._comm.members
         first_here = rank == min((local for local in self.local if local in members), default=None)
-        if first_here and self.commits:
-            self.commits.add(step)
+        if first_here:
+            self._commits.add(step)
         self.checkpoints.prune(rank)
         if first_here:
             self.checkpoints.prune_gone(rank, members)
