@@ -11,13 +11,13 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 from paceline.errors import UsageError
 from paceline.runtimes.live.timeouts import CONNECTING, CUT, RETRY
-from paceline.runtimes.live.wire.noise import MESSAGE, TAG, Cipher, Handshake, NotGenuine
+from paceline.runtimes.live.wire.noise import MESSAGE, TAG, Bytes, Cipher, Handshake, NotGenuine
 from paceline.runtimes.live.wire.shared_flat import MappedFlat
 from paceline.strategies.effects import Peer
 
@@ -132,14 +132,17 @@ class Channel:
             self._flush(patience)
             if len(self._unsent) >= most:
                 return False
-            left: deque[memoryview] = deque()
-            for plain in (_LENGTHS.pack(len(header), len(body)), header, body):
-                for at in range(0, len(plain), RECORD):
-                    record = plain[at : at + RECORD]
-                    if left or self._unsent:
-                        left.append(memoryview(self._sealing.seal(record)))
-                    elif rest := self._write(self._sealed(record), patience):
-                        left.append(memoryview(bytes(rest)))
+            # In one call up to the body: two would wake the other side twice.
+            start = (_LENGTHS.pack(len(header), len(body)), *_records(header))
+            rest = memoryview(b"".join([self._sealing.seal(plain) for plain in start]))
+            if not self._unsent:
+                rest = self._write(rest, patience)
+            left = deque([rest] if rest else [])
+            for plain in _records(body):
+                if left or self._unsent:
+                    left.append(memoryview(self._sealing.seal(plain)))
+                elif rest := self._write(self._sealed(plain), patience):
+                    left.append(memoryview(bytes(rest)))
             if left:
                 self._unsent.append(left)
             return True
@@ -205,7 +208,7 @@ class Channel:
             yield from _into(destination.memory, body, opening)
             destination.complete()
 
-    def _sealed(self, plain: bytes | memoryview) -> memoryview:
+    def _sealed(self, plain: Bytes) -> memoryview:
         size = len(plain) + TAG
         if size > len(self._scratch):
             self._scratch = memoryview(bytearray(size))
@@ -280,6 +283,10 @@ def tune_tcp(connection: socket.socket, cut: int) -> None:
         (socket.TCP_KEEPCNT, 4),
     ):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _records(plain: Bytes) -> Iterator[Bytes]:
+    return (plain[at : at + RECORD] for at in range(0, len(plain), RECORD))
 
 
 def _into(memory: memoryview | None, size: int, opening: Cipher) -> Generator[int, memoryview, None]:
