@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from shutil import rmtree
 from sys import maxsize
@@ -9,8 +10,8 @@ from typing import Any
 
 import torch
 
-from paceline.collectives import NATIVE
 from paceline.errors import UsageError
+from paceline.jobs.job import Job
 from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.events import MetricsRow, append_metrics, read_events, truncate_events, truncate_metrics
 from paceline.records.files import DamagedFile, from_document, to_document, write_json
@@ -27,15 +28,13 @@ from paceline.runtimes.live.worker.recorder import find_drift
 from paceline.runtimes.live.worker.server_comm import ServerComm
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.session import Ending, Position
-from paceline.specs import shorten
-from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Worker
 
 
 class RunRecords:
     """Reports while this worker is the first member; one that becomes it says so, and how the run began."""
 
-    def __init__(self, prepared: Prepared, comm: SoloComm, observer: Observer, me: Worker) -> None:
+    def __init__(self, prepared: Prepared[Job], comm: SoloComm, observer: Observer, me: Worker) -> None:
         """Call ``hold`` and ``open``, or ``use`` where the worker joins, before anything is written."""
         self._prepared, self._comm, self._observer, self._me = prepared, comm, observer, me
         self.ledger = TimeLedger()
@@ -102,25 +101,11 @@ class RunRecords:
             self._observer.noted(sentence)
 
     def started(self, first_step: int) -> None:
-        prepared, comm = self._prepared, self._comm
-        settings = prepared.settings
-        scheduled = settings.collective != NATIVE and comm.workers > 1
-        self._started = Started(
-            name=self.folder.path.name,
-            job=prepared.job.name,
-            parameters=self._me.params.numel(),
-            strategy=shorten(settings.strategy, STRATEGIES),
-            batch_sizes=settings.batch_sizes,
-            step=prepared.job.step,
-            transport=f"{comm.transport}, by {settings.collective}" if scheduled else comm.transport,
-            last_step=prepared.triggers.last,
-            steps_per_epoch=prepared.triggers.steps_per_epoch,
-            first_step=first_step,
-            seconds=self._me.now,
-            target=settings.target_accuracy,
-            folder=str(self.folder.path),
-            threads=torch.get_num_threads(),
-            cores=usable_cores(),
+        path, me = self.folder.path, self._me
+        started = self._prepared.started(path.name, me.params.numel(), self._comm.transport, str(path))
+        threads = torch.get_num_threads()
+        self._started = replace(
+            started, first_step=first_step, seconds=me.now, threads=threads, cores=usable_cores()
         )
         if self.is_first:
             self._introduced = True
@@ -261,7 +246,7 @@ def recorded_time(folder: RunFolder, rank: int) -> tuple[TimeLedger, float, int]
 
 
 def load_shared(
-    checkpoints: Checkpoints, comm: SoloComm, prepared: Prepared, note: Callable[[str], None]
+    checkpoints: Checkpoints, comm: SoloComm, prepared: Prepared[Job], note: Callable[[str], None]
 ) -> tuple[int, dict[str, Any] | None]:
     """Where there are servers theirs decide, and a worker may have no tree of that step."""
     whole, refused = checkpoints.valid_steps(comm.rank)

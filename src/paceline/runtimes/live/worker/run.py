@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from paceline.collectives.traffic import broadcast_bytes
+from paceline.jobs.job import Job
 from paceline.jobs.step import StepHooks, StepPhase
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.events import EventWriter
@@ -41,7 +42,7 @@ class WorkerRun(StepHooks):
 
     def __init__(
         self,
-        prepared: Prepared,
+        prepared: Prepared[Job],
         comm: SoloComm,
         device: torch.device,
         observer: Observer,
@@ -138,16 +139,10 @@ class WorkerRun(StepHooks):
         compared = SoloComm() if self.prepared.servers else self.comm
         replica = self.me if self.prepared.strategy.replicated else None
         self.recorder = StepRecorder(compared, events, self.records.ledger, self.me.now, replica)
-        prepared = self.prepared
         session = Session(
-            strategy=prepared.strategy,
+            run=self.prepared,
             me=self.me,
-            triggers=prepared.triggers,
-            shards=prepared.shards,
             position=self.position,
-            metrics=tuple(prepared.job.metrics),
-            target=prepared.settings.target_accuracy,
-            buffers=prepared.settings.buffers,
             learning_rate=self.replica.learning_rate,
             report=self.records.evaluated,
             stopping=lambda: self._stop.reached(self.me.clock),
