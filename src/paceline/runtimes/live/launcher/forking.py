@@ -8,7 +8,6 @@ launcher's own children, which it signals and waits for like any other.
 
 import ctypes
 import gc
-import json
 import os
 import signal
 import sys
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from paceline.runtimes import prctl
 from paceline.runtimes.live.launcher import processes
@@ -67,13 +66,13 @@ class ForkServer:
 
     def start(self, command: Sequence[str], environs: Sequence[Environ]) -> Iterable[int]:
         try:
-            self._ours.send_bytes(json.dumps([list(command), list(map(dict, environs))]).encode())
-            pids = json.loads(self._ours.recv_bytes())
+            self._ours.send((list(command), [dict(environ) for environ in environs]))
+            pids: list[int] = self._ours.recv()
         except (OSError, EOFError):
             self._end(_LEAVE * len(environs))  # the forks that it may have made end
             return processes.start(command, environs)
         self._end(_BEGIN * len(environs))
-        return [int(pid) for pid in pids]
+        return pids
 
     def _end(self, word: bytes = b"") -> None:
         """End the fork server, which makes its forks children of this process, and send them this."""
@@ -87,7 +86,7 @@ class ForkServer:
                 os.write(self._release, word)
             os.close(self._release)
 
-    def _serve(self, launcher: int, line: "Connection[bytes, bytes]", released: int) -> NoReturn:
+    def _serve(self, launcher: int, line: "Connection[Any, Any]", released: int) -> NoReturn:
         try:
             os.setsid()  # Ctrl-C is for the launcher
             prctl.die_with_parent()
@@ -95,15 +94,15 @@ class ForkServer:
                 os._exit(1)
             self._preload()
             gc.freeze()
-            command, environs = json.loads(line.recv_bytes())
+            command, environs = line.recv()
             pids = [self._fork(command, environ, line, released) for environ in environs]
-            line.send_bytes(json.dumps(pids).encode())
+            line.send(pids)
             signal.pause()  # until the launcher has read this and ends it
         finally:
             os._exit(1)  # without a message: new interpreters find out what is wrong
 
     def _fork(
-        self, command: Sequence[str], environ: Environ, line: "Connection[bytes, bytes]", released: int
+        self, command: Sequence[str], environ: Environ, line: "Connection[Any, Any]", released: int
     ) -> int:
         pid = os.fork()
         if pid:

@@ -22,12 +22,7 @@ from paceline.runtimes.live.run_store import MemberStore
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.timeouts import BEAT, CONNECTING, GRACE, STALLED
 from paceline.runtimes.live.wire import encoding, messages
-from paceline.runtimes.live.wire.channel import (
-    Channel,
-    Destination,
-    MessageLimits,
-    connect,
-)
+from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits, connect
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.stopping import AT_SYNC_POINT, StopByVote
