@@ -23,7 +23,7 @@ from paceline import __version__
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.records.folder import RunFolder
-from paceline.studies.calibrate.messages import calibrate_messages
+from paceline.studies.calibrate.links import calibrate_messages
 from paceline.studies.predict.deployment import Layout
 
 USUAL = 0.004

@@ -13,6 +13,7 @@ from virtual_helpers import Kept, KeptRecords, StepTimes, make_job, random_model
 
 from paceline.cli.main import main
 from paceline.clusters.cluster import Cluster, Host, Link
+from paceline.costs.topology import Topology
 from paceline.errors import RunFailed, UsageError
 from paceline.jobs.sharding import Shards
 from paceline.records.folder import RunFolder
@@ -43,7 +44,7 @@ def recorded(
     _, kept = with_gradients(make_job(random_model), cluster, strategy_name=spec, **changes)
     settings = settings_of(cluster.workers, strategy=spec, **changes)
     founders = tuple(
-        rank for rank, host in enumerate(cluster.place_workers()) if not cluster.hosts[host].start
+        rank for rank, host in enumerate(Topology(cluster).workers) if not cluster.hosts[host].start
     )
     logs = {rank: list(log) for rank, log in kept.logs.items()}
     recording = Recording(

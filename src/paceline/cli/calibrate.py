@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cyclopts import App, Group, Parameter
 
-from paceline.cli.options import PlaceOptions, be_worker, start_workers, whole
+from paceline.cli.options import PlaceOptions, run_workers, whole
 from paceline.clusters.profile import DEFAULT_PATH, Profile, made_before, write_profile
-from paceline.errors import RunFailed, UsageError
+from paceline.errors import RunFailed, UsageError, unknown
 from paceline.records.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -55,12 +55,21 @@ app = App(
 )
 
 
+TASKS = ("device", "links", "record", "table")
+
+
 @app.default
-def choose(*_: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> int:
+def choose(*words: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> int:
     """Name a task; each has its own --help."""
+    first = words[0].partition("=")[0] if words else ""
+    if first and not first.startswith("-"):
+        raise unknown("task", first, TASKS, see="paceline calibrate --help")
+    options = {task: [one.names for one in app[task].assemble_argument_collection()] for task in TASKS}
+    meant = [task for task in TASKS if first == f"--{task}" or any(first in names for names in options[task])]
     raise UsageError(
-        "say what to calibrate: 'device' measures how fast this machine computes, 'links' adds its links to that "
-        "profile, 'record' corrects a profile by a recorded run, 'table' completes a table of measured epochs"
+        f"say what to calibrate, by 'paceline calibrate {'|'.join(meant or TASKS)}': 'device' measures how fast this "
+        "machine computes, 'links' adds its links to that profile, 'record' corrects a profile by a recorded run, "
+        "'table' completes a table of measured epochs"
     )
 
 
@@ -131,8 +140,7 @@ def links(
     """
     from paceline.reports.calibrate import render_links
     from paceline.runtimes.live.process_info import ProcessInfo
-    from paceline.studies.calibrate.links import add_links_here, check_profile
-    from paceline.studies.calibrate.messages import add_messages
+    from paceline.studies.calibrate.links import add_links_here, add_messages, check_profile
 
     where, out = where or PlaceOptions(), out or profile
 
@@ -147,13 +155,12 @@ def links(
             show(found)  # else the launcher measures more, and shows it all
         return _Outcome("done" if found else "interrupted")
 
-    if (place := ProcessInfo.from_environment()) is not None:
-        return be_worker(where, place, work)
-    if not where.node_rank:
+    launching = ProcessInfo.from_environment() is None
+    if launching and not where.node_rank:
         check_profile(profile, out)
     workers = (1 if where.nodes else 2) if where.workers is None else where.workers
-    code = start_workers(where, workers)
-    if code == 0 and (where.nodes or 1) == 1:
+    code = run_workers(where, workers, work)
+    if launching and code == 0 and (where.nodes or 1) == 1:
         sys.stderr.write(f"training with {workers} workers and a server: about half a minute\n")
         with tempfile.TemporaryDirectory(prefix="paceline-") as runs:
             show(add_messages(out, workers, partial(_train, runs), busy=busy))

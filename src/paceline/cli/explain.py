@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,7 +78,7 @@ def explain(
 def _show(request: dict[str, Any], html: Path | None, as_json: bool) -> None:
     from paceline.reports.explain.explanation import DRAWN, WRITTEN, ExplainRequest
     from paceline.reports.explain.explanation import explain as explain_collective
-    from paceline.reports.explain.render import document, print_explanation, write_page
+    from paceline.reports.explain.render import print_explanation, write_page
 
     limits = WRITTEN if as_json and html is None else DRAWN
     explanation = explain_collective(ExplainRequest(**request), limits)
@@ -85,7 +86,7 @@ def _show(request: dict[str, Any], html: Path | None, as_json: bool) -> None:
         write_page(explanation, html)
         sys.stderr.write(f"wrote {html}: open it in a browser\n")
     if as_json:
-        print(json.dumps(document(explanation)))  # noqa: T201
+        print(json.dumps(asdict(explanation)))  # noqa: T201
     elif html is None:
         print_explanation(explanation, Console(highlight=False))
 

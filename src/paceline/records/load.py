@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -68,9 +68,6 @@ class HostLoad:
     @property
     def words(self) -> str:
         return f"{self.others:.1f} of {self.cores} core{'s' if self.cores > 1 else ''} on {self.host}"
-
-    def with_others(self, others: float) -> "HostLoad":
-        return replace(self, others=round(others, 3))
 
 
 class LoadMeter:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from paceline.jobs.batches import Batch
 from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
-from paceline.studies.calibrate.images import log_uniform
+from paceline.studies.calibrate.networks import log_uniform
 
 FEWEST = 2**9
 
