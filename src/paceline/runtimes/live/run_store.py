@@ -23,7 +23,7 @@ from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.secret import Secret, run_secret
 from paceline.runtimes.live.store_server import MOST_BYTES, Op, StoreAnswer, StoreRequest, StoreServer
 from paceline.runtimes.live.timeouts import RETRY, STORE_CUT
-from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits, Packet, connect
+from paceline.runtimes.live.wire.channel import DROPPED, Channel, Destination, MessageLimits, Packet, connect
 
 _PORT = "paceline/port"
 _EVERYWHERE = "0.0.0.0"  # noqa: S104  only processes that have the secret get an answer there
@@ -150,10 +150,8 @@ class RunStore(Store):
         return self._channel
 
     def _announce(self, _: Channel, message: memoryview, __: int) -> Destination:
-        def take() -> None:
-            self._answers.append(msgspec.msgpack.decode(message, type=StoreAnswer))
-
-        return Destination(None, take)
+        self._answers.append(msgspec.msgpack.decode(message, type=StoreAnswer))
+        return DROPPED  # there is no body
 
     def _raise_lost(self) -> NoReturn:
         raise dist.DistNetworkError(f"{self._where}, is lost: connection closed by peer ({self._lost})")

@@ -11,7 +11,7 @@ from torch import Tensor
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.wire import encoding
-from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits
+from paceline.runtimes.live.wire.channel import DROPPED, Channel, Destination, MessageLimits
 from paceline.runtimes.live.wire.listener import Listener
 from paceline.runtimes.live.wire.messages import FROM_UNBOUND, TO_SERVER, Alive, MessageRefused, Refusal
 from paceline.runtimes.live.wire.shared_flat import MappedFlat, attach
@@ -100,7 +100,7 @@ class ServerSocket(Listener):
                 )
         except MessageRefused as refusal:
             self._refuse(channel, refusal)
-            return Destination(None, lambda: None)
+            return DROPPED
         envelope.connection = channel
         return Destination(encoding.bytes_of(body), lambda: self._take(channel, envelope))
 
