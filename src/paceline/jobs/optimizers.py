@@ -20,6 +20,12 @@ ELEMENTWISE: frozenset[type[optim.Optimizer]] = frozenset(
 """Optimizers that treat every element alike: one call on the whole vector does what a call a parameter would do."""
 
 
+def takes_vector(optimizer: optim.Optimizer, parameters: int) -> bool:
+    """Whether an optimizer on so many parameters treats all their elements alike and leaves none out."""
+    first, *others = optimizer.param_groups
+    return type(optimizer) in ELEMENTWISE and not others and len(first["params"]) == parameters
+
+
 def clip_norm_(grad: Tensor, most: float | None) -> None:
     """Scale a flat gradient down to this norm, as torch's ``clip_grad_norm_`` does; None leaves it alone."""
     if most is not None:

@@ -16,11 +16,12 @@ from paceline.jobs.spec import JobSpec
 from paceline.records.servers import Entry, Received, Updated
 from paceline.records.spans import StepRecord
 from paceline.records.summary import Summary
-from paceline.runtimes.prepare import check_settings
+from paceline.runtimes.prepare import Prepared, check_settings
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
+from paceline.runtimes.virtual.simulation import Simulation
 from paceline.strategies import build_strategy
 from paceline.studies.scenarios.scenario import Scenario
 
@@ -146,7 +147,7 @@ class RunLog(SimulationRecorder):
         self.updates = 0
         self.last = 0.0
 
-    def stepped(self, rank: int, record: StepRecord) -> None:
+    def recorded(self, rank: int, record: StepRecord) -> None:
         if rank == 0 and record.is_step and record.sent:
             self.exchanges.append(record.step)
 
@@ -209,9 +210,8 @@ def _run(work: Work, cluster: Cluster) -> tuple[RunAnswer, RunLog]:
     check_settings(settings)
     _check_size(work, sum(steps), workers, compute)
     log, horizon = RunLog(), work.horizon
-    summary = simulate(
-        settings, shape, cluster, costs, gradients=False, strategy=strategy, recorder=log, horizon=horizon
-    )
+    prepared = Prepared(settings=settings, job=shape, strategy=strategy)
+    summary = simulate(Simulation(prepared, cluster, costs, gradients=False, recorder=log, horizon=horizon))
     return _answer(work, cluster, summary, log, compute, local), log
 
 
