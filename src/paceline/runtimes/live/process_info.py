@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -126,6 +127,13 @@ def show_process(rank: int, role: Role, host: str) -> str:
 
 def local_servers(node_rank: int, nodes: int, servers: int) -> range:
     return range(node_rank, servers, nodes)
+
+
+def proc_stat(process: int) -> list[str]:
+    """What Linux says of a process's main thread, from its state on (field 3 of proc(5)); empty if it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/task/{process}/stat").read_text().rpartition(")")[2].split()
+    return []
 
 
 def job_roots(info: ProcessInfo) -> list[int]:

@@ -16,7 +16,7 @@ from paceline.records.folder import RunFolder
 from paceline.runtimes.live.addresses import LOOPBACK
 from paceline.runtimes.live.failures import Failure, Kind, killed_by, read_note
 from paceline.runtimes.live.heartbeat import Progress, read_progress
-from paceline.runtimes.live.process_info import VARIABLE, ProcessInfo, local_servers, show_process
+from paceline.runtimes.live.process_info import VARIABLE, ProcessInfo, local_servers, proc_stat, show_process
 from paceline.runtimes.live.secret import NEEDED
 from paceline.runtimes.live.timeouts import HANG, SILENCE, WAIT_FOR_NODES
 
@@ -184,12 +184,10 @@ class Activity(NamedTuple):
 
 
 def activity(pid: int) -> Activity:
-    try:
-        text = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
-    except OSError:
+    found = proc_stat(pid)
+    if not found:
         return Activity(False, 0)
-    state, *rest = text.rpartition(")")[2].split()
-    return Activity(state in "Tt", int(rest[10]) + int(rest[11]), state == "D")
+    return Activity(found[0] in "Tt", int(found[11]) + int(found[12]), found[0] == "D")
 
 
 class HostProcesses:
