@@ -13,7 +13,7 @@ from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_config, write_config
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.request import LiveOptions, ProcessTask
-from paceline.runtimes.live.worker.run_folder import agree_on_folder
+from paceline.runtimes.live.worker.records import agree_on_folder
 from paceline.runtimes.settings import Settings
 
 SETTINGS = Settings(job=JobSpec(), batch_sizes=(8, 8), epochs=1)
