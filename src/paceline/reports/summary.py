@@ -1,9 +1,10 @@
 """The end of a run in a few lines: the answer, where a typical step's time went, what else it took, and its servers."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import accumulate, count, pairwise
 from textwrap import wrap
 
 from paceline.records.servers import ServerTotals
@@ -44,7 +45,7 @@ MOST_ROWS = 12
 TAIL = 0.05
 """The share of gradients at each end that may stand in one row."""
 MOST_WORKERS = 8
-"""Of more, those that waited longest are shown."""
+"""Of more, the fastest, the slowest and those that waited longest are shown."""
 ALIKE = 0.05
 """How little the workers' shares of waiting, and their steps, differ that they need no table."""
 MOST_CHANGES = 8
@@ -256,12 +257,9 @@ def histogram(counts: Mapping[int, int]) -> dict[str, int]:
 
 
 def _quantile(counts: Mapping[int, int], share: float) -> int:
-    below, wanted = 0, share * sum(counts.values())
-    for staleness in sorted(counts):
-        below += counts[staleness]
-        if below >= wanted:
-            return staleness
-    return max(counts)
+    values = sorted(counts)
+    below = list(accumulate(counts[value] for value in values))
+    return values[bisect_left(below, share * below[-1])]
 
 
 def _waiting(totals: Sequence[Totals]) -> list[str]:
@@ -275,11 +273,16 @@ def _waiting(totals: Sequence[Totals]) -> list[str]:
         return [f"each worker waited about {100 * waited[most]:.0f} % of its time for others"]
     lines = [f"{most} waited longest for others, {100 * waited[most]:.0f} % of its time"]
     lines.append(_server_line("worker", "steps", "waited", "%"))
-    shown = sorted(waited, key=lambda name: -waited[name])[:MOST_WORKERS]
+    fast, slow = (pick(trained, key=lambda name: trained[name].typical.compute) for pick in (min, max))
+    marks = {fast: ", fastest", slow: ", slowest"} if len(trained) > MOST_WORKERS else {}
+    longest = sorted(waited, key=lambda name: -waited[name])
+    shown = list(dict.fromkeys([*marks, *longest]))[:MOST_WORKERS]
     for name in (name for name in waited if name in shown):
         seconds = trained[name].seconds["wait"]
         cells = (f"{trained[name].steps:,}", show_seconds(seconds) if seconds else "-")
-        lines.append(_server_line(f"  {name}", *cells, f"{100 * waited[name]:.0f} %"))
+        lines.append(_server_line(f"  {name}{marks.get(name, '')}", *cells, f"{100 * waited[name]:.0f} %"))
+    if left := len(trained) - len(shown):
+        lines.append(f"  {left:,} more that waited less {'is' if left == 1 else 'are'} left out")
     return lines
 
 

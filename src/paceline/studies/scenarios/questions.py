@@ -11,7 +11,7 @@ from paceline.clusters.catalogue import find_device
 from paceline.collectives.traffic import bandwidth_use, lower_bound_bytes
 from paceline.errors import UsageError
 from paceline.studies.calibrate.table import table_of
-from paceline.studies.scenarios.scenario import Scenario
+from paceline.studies.scenarios.scenario import Answer, Scenario
 
 if TYPE_CHECKING:  # it imports torch, which formulas do not need
     from paceline.studies.predict import Prediction
@@ -19,10 +19,6 @@ if TYPE_CHECKING:  # it imports torch, which formulas do not need
 Few = Annotated[int, Meta(ge=0, le=1_000)]
 """Of anything that is counted; the report draws far less, and says how much, once it has begun."""
 ELEMENT = 4
-
-
-Answer = dict[str, Any]
-"""The figures as a JSON document; seconds, bytes and bytes a second."""
 
 
 def read_request(scenario: Scenario) -> Answer:

@@ -9,7 +9,7 @@ from torch import Tensor
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.wire import encoding
-from paceline.runtimes.live.wire.channel import Channel, Destination
+from paceline.runtimes.live.wire.channel import DROPPED, Channel, Destination
 from paceline.runtimes.live.wire.listener import Listener
 from paceline.runtimes.live.wire.messages import FROM_UNBOUND, TO_SERVER, Alive, MessageRefused, Refusal
 from paceline.runtimes.live.wire.shared_flat import attach
@@ -82,7 +82,7 @@ class ServerSocket(Listener):
                 envelope, body = encoding.unpack(header, size, self._accepted, channel)
         except MessageRefused as refusal:
             self._refuse(channel, refusal)
-            return Destination(None, lambda: None)
+            return DROPPED
         return Destination(body, lambda: self._take(channel, envelope))
 
     def _take(self, channel: Channel, envelope: Envelope) -> None:

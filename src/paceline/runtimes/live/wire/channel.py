@@ -57,8 +57,11 @@ class Destination(NamedTuple):
 Announce = Callable[["Channel", memoryview, int], Destination]
 
 
+DROPPED = Destination(None, lambda: None)
+
+
 def drop_all(_: "Channel", __: memoryview, ___: int) -> Destination:
-    return Destination(None, lambda: None)
+    return DROPPED
 
 
 class Channel:
