@@ -2,18 +2,17 @@
 
 import inspect
 from collections import Counter
-from random import Random
 
 import pytest
 import torch
 from torch import nn
 
-from paceline.costs.trace.operator import KINDS, kind_of
+from paceline.costs.trace.operator import is_known
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
-from paceline.studies.calibrate.layers import LAYERS, SingleLayer, draw_layer, layer_subject
+from paceline.studies.calibrate.layers import LAYERS, SingleLayer, draw_layer
 from timed_operators import time_operators
 
 NO_LAYERS = {
@@ -59,12 +58,12 @@ def test_every_layer_of_torch_is_in_the_table() -> None:
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_is_traced_as_it_runs(name: str) -> None:
     """A prediction would price operators that no device runs, or whose kind nobody knows."""
-    subject, samples = layer_subject(name, Random(3))
+    subject, samples = draw_layer(3, list(LAYERS).index(name))
     traced = trace(subject, samples)
     ran = time_operators(subject, samples, warm_up=0, repeats=1)
     names = Counter(one.name for one in (*traced.forward, *traced.backward, *traced.apply))
     assert names == Counter(operator.name for operator, _ in ran)
-    unknown = {one for one in names if one not in KINDS and kind_of(one) != "attention"} - {"_foreach_add_"}
+    unknown = {one for one in names if not is_known(one)} - {"_foreach_add_"}
     assert not unknown
 
 

@@ -30,30 +30,18 @@ SCHEMA = 2
 WHAT = Group("What is measured", sort_key=1)
 SHOWN = Group("What is written and shown", sort_key=5)
 
+FLAG = Parameter(negative=(), show_default=False)
+
 Threads = Annotated[int | None, Parameter(converter=whole, group=WHAT)]
-Busy = Annotated[
-    bool,
-    Parameter(
-        group=WHAT,
-        negative=(),
-        show_default=False,
-        help="Measure though other processes compute, and mark the profile: predictions will say so.",
-    ),
-]
+Busy = Annotated[bool, FLAG, Parameter(group=WHAT)]
 Out = Annotated[Path, Parameter(group=SHOWN, help="Where to write the profile.")]
-Json = Annotated[
-    bool,
-    Parameter(
-        name="--json", group=SHOWN, negative=(), show_default=False, help="One JSON document instead of text."
-    ),
-]
+Json = Annotated[bool, FLAG, Parameter(name="--json", group=SHOWN, help="One JSON document instead of text.")]
 
 app = App(
     name="calibrate",
     help="Measure this machine, so that predictions know it: 'paceline predict MODEL --profile FILE'.",
     version_flags=[],
 )
-
 
 TASKS = ("device", "links", "record", "table")
 
@@ -89,14 +77,11 @@ def device(
     depends on its sizes. Waits up to a minute until nothing else computes, measures again what was disturbed, and ends
     with exit code 1 if that goes on. The profile holds for workers with as many threads.
 
-    Parameters
-    ----------
-    seconds
-        How long to measure (default 180); more is more accurate.
-    threads
-        Threads that a worker computes with (default 1, or as OMP_NUM_THREADS says).
-    name
-        What to call the machine (default: its host name).
+    Args:
+        seconds: How long to measure (default 180); more is more accurate.
+        threads: Threads that a worker computes with (default 1, or as OMP_NUM_THREADS says).
+        busy: Measure though other processes compute, and mark the profile: predictions will say so.
+        name: What to call the machine (default: its host name).
     """
     from paceline.reports.calibrate import render_device
     from paceline.reports.progress import Screen
@@ -131,12 +116,10 @@ def links(
     (start the command on each), or under torchrun or any launcher that sets its variables, they measure the network.
     Measure as many numbers of workers as you like, one after the other.
 
-    Parameters
-    ----------
-    profile
-        The profile that is added to, on the host of rank 0; its workers have one thread.
-    out
-        Where to write the profile (default: where it was).
+    Args:
+        profile: The profile that is added to, on the host of rank 0; its workers have one thread.
+        busy: Measure though other processes compute, and mark the profile: predictions will say so.
+        out: Where to write the profile (default: where it was).
     """
     from paceline.reports.calibrate import render_links
     from paceline.runtimes.live.process_info import ProcessInfo
@@ -199,17 +182,12 @@ def record(
 ) -> int:
     """Correct a profile by the typical step of a recorded run; nothing is measured.
 
-    Parameters
-    ----------
-    run
-        The folder of a run by one worker.
-    profile
-        The profile to correct, which keeps its links, threads and name (default: none, and the new profile knows one
-        rate only).
-    threads
-        Threads of the run's worker, where its record does not say (default 1).
-    name
-        What to call the machine (default: as --profile has it, or its host name).
+    Args:
+        run: The folder of a run by one worker.
+        profile: The profile to correct, which keeps its links, threads and name
+            (default: none, and the new profile knows one rate only).
+        threads: Threads of the run's worker, where its record does not say (default 1).
+        name: What to call the machine (default: as --profile has it, or its host name).
     """
     from paceline.reports.calibrate import render_record
     from paceline.studies.calibrate.device import check_out
@@ -232,16 +210,12 @@ def table(
 ) -> int:
     """Predict the rest of a table of measured epochs from one of its points; nothing is measured or written.
 
-    Parameters
-    ----------
-    file
-        A .toml file of measured epochs, such as examples/resnet18-cifar10-table.toml.
-    start
-        The point that is fitted, workers x batch, such as 4x128 (default: the most workers, the middle batch).
-    collective
-        How gradients were exchanged: one-to-all, ring, tree or butterfly (default: each of them beside the others).
-    forecast
-        Further points, such as 8x128,8x512.
+    Args:
+        file: A .toml file of measured epochs, such as examples/resnet18-cifar10-table.toml.
+        start: The point that is fitted, workers x batch, such as 4x128 (default: the most workers, the middle batch).
+        collective: How gradients were exchanged: one-to-all, ring, tree or butterfly
+            (default: each of them beside the others).
+        forecast: Further points, such as 8x128,8x512.
     """
     from paceline.reports.calibrate import render_fits
     from paceline.studies.calibrate.table import TablePoint, fit_table, read_table

@@ -39,28 +39,18 @@ def explain(
 
     Which process sends which chunk to which other, and what each holds afterwards. Without a schedule, list them.
 
-    Parameters
-    ----------
-    schedule
-        Such as ring; without one, all are listed.
-    workers
-        Processes that take part (default 4; at most 16, with --json 32).
-    hosts
-        Workers a host, such as 2,2 (default: all on one, or on two for hierarchical).
-    op
-        sum (default), mean, max, min or product.
-    values
-        What each process begins with, a row a process: '5 2 9 1; 3 8 4 7'.
-    length
-        Without --values: values a process (default: as many as processes, or as chunks; at most 64, with --json 256).
-    seed
-        Decides what is drawn (default 1): 1 to 9, or to twice the processes; no two draw the same in a place.
-    segments
-        Cut the values into so many segments that go through one behind the other (default 1, at most 8).
-    html
-        Write a page that steps forward and back to this file.
-    as_json
-        One JSON document instead of text.
+    Args:
+        schedule: Such as ring; without one, all are listed.
+        workers: Processes that take part (default 4; at most 16, with --json 32).
+        hosts: Workers a host, such as 2,2 (default: all on one, or on two for hierarchical).
+        op: sum (default), mean, max, min or product.
+        values: What each process begins with, a row a process: '5 2 9 1; 3 8 4 7'.
+        length: Without --values: values a process
+            (default: as many as processes, or as chunks; at most 64, with --json 256).
+        seed: Decides what is drawn (default 1): 1 to 9, or to twice the processes; no two draw the same in a place.
+        segments: Cut the values into so many segments that go through one behind the other (default 1, at most 8).
+        html: Write a page that steps forward and back to this file.
+        as_json: One JSON document instead of text.
     """
     asked: dict[str, Any] = {"workers": workers, "hosts": hosts, "op": op, "values": values, "length": length}
     asked |= {"seed": seed, "segments": segments}

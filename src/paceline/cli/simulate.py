@@ -18,18 +18,24 @@ from paceline.cli.options import (
     WHERE,
     KeepOptions,
     RunOptions,
+    Whole,
     given_options,
-    whole,
 )
+from paceline.clusters.cluster import Cluster, StepTimes
+from paceline.clusters.description import read_cluster
+from paceline.costs.recorded import typical_step
+from paceline.costs.stated import StatedCosts, stated_costs
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
+from paceline.records.servers import read_server_log
+from paceline.reports.progress import Tee
+from paceline.reports.timeline import is_short, sequential_updates, timeline_text
+from paceline.reports.trace import write_trace
 from paceline.runtimes.settings import Settings
 from paceline.units import parse_seconds
 
 if TYPE_CHECKING:
-    from paceline.clusters.cluster import Cluster
-    from paceline.costs.stated import StatedCosts
-    from paceline.reports.progress import Tee
+    from paceline.jobs.job import Job
     from paceline.runtimes.prepare import Prepared
     from paceline.runtimes.virtual.recording import FolderRecorder
 
@@ -47,7 +53,7 @@ class ClusterOptions:
 
     cluster: Annotated[str | None, Parameter(group=WHERE)] = None
     """A .toml file, or inline: 'hosts=4,workers=2,bandwidth=1 Gbit/s,latency=50 us,forward=1 ms,backward=2 ms'."""
-    workers: Annotated[int | None, Parameter(converter=whole, name=["--workers", "-np"], group=WHERE)] = None
+    workers: Annotated[int | None, Whole, Parameter(name=["--workers", "-np"], group=WHERE)] = None
     """Without --cluster: this many hosts with one worker each (default 2)."""
     times: Annotated[Path | None, Parameter(group=WHERE)] = None
     """A run folder: a step takes as long here as its typical step took there, communication apart."""
@@ -68,10 +74,7 @@ class ClusterOptions:
         except UsageError as mistake:
             raise UsageError(f"--horizon: {mistake}") from mistake
 
-    def read(self) -> "Cluster":
-        from paceline.clusters.cluster import StepTimes
-        from paceline.clusters.description import read_cluster
-
+    def read(self) -> Cluster:
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"--workers {self.workers} is too small: at least 1 worker must train")
         times = "" if self.times else f",{TIMES}"
@@ -84,11 +87,8 @@ class ClusterOptions:
             )
         return cluster
 
-    def costs(self, cluster: "Cluster", settings: Settings) -> "StatedCosts":
+    def costs(self, cluster: Cluster, settings: Settings) -> StatedCosts:
         """How long things take there: as the cluster states it, or as a run was recorded."""
-        from paceline.clusters.cluster import StepTimes
-        from paceline.costs.recorded import typical_step
-        from paceline.costs.stated import stated_costs
         from paceline.runtimes.config import check_same_job
         from paceline.runtimes.threads import HostRoom
 
@@ -119,12 +119,9 @@ def simulate(
     links by latency, bandwidth and fair sharing, steps by the times that it states. Same seed, same record,
     byte for byte. Exit code 3 where it did not reach --target-accuracy.
 
-    Parameters
-    ----------
-    scenario
-        A .toml file that says what is given and what is asked, instead of all options; see docs/scenarios.md.
-    replay
-        The folder of a run with servers, live or simulated: repeat it message by message.
+    Args:
+        scenario: A .toml file that says what is given and what is asked, instead of all options; see docs/scenarios.md.
+        replay: The folder of a run with servers, live or simulated: repeat it message by message.
     """
     options, where, keep = options or RunOptions(), where or ClusterOptions(), keep or KeepOptions()
     given = [*given_options(options), *where.given()]
@@ -147,7 +144,7 @@ def _answer(path: Path, given: list[str], as_json: bool) -> int:
     _refuse(given, str(path))
     scenario = read_scenario(path)
     try:
-        rendered = RENDERERS[scenario.ask](scenario.answer())
+        words, lines, result = RENDERERS[scenario.ask](scenario.answer())
     except UsageError as mistake:
         raise mistake if str(path) in str(mistake) else UsageError(f"{path}: {mistake}") from mistake
     if as_json:
@@ -156,25 +153,21 @@ def _answer(path: Path, given: list[str], as_json: bool) -> int:
             "scenario": str(path),
             "about": scenario.about,
             "ask": scenario.ask,
-            "answer": rendered.answer,
-            "result": rendered.document,
+            "answer": words,
+            "result": result,
         }
         print(json.dumps(document))  # noqa: T201
     else:
-        blank = [""] if rendered.lines else []
-        print("\n".join([rendered.answer, f"({scenario.about})", *blank, *rendered.lines]))  # noqa: T201
+        print("\n".join([words, f"({scenario.about})", *([""] if lines else []), *lines]))  # noqa: T201
     return 0
 
 
 def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
     import torch
 
-    from paceline.records.servers import read_server_log
-    from paceline.reports.timeline import is_short, sequential_updates, timeline_text
-    from paceline.reports.trace import write_trace
     from paceline.runtimes.prepare import prepare
     from paceline.runtimes.virtual.simulate import simulate
-    from paceline.runtimes.virtual.simulation import check
+    from paceline.runtimes.virtual.simulation import Simulation, check
 
     spare_compiler()
     torch.set_num_threads(1)  # as a live worker's, so that sums come out alike to the last bit
@@ -184,7 +177,7 @@ def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
     settings = options.settings(cluster.workers)
     costs = where.costs(cluster, settings)
     prepared = prepare(settings)
-    check(settings, prepared.job, cluster, prepared.strategy, where.gradients, where.end)
+    check(prepared, cluster, where.gradients, where.end)
     machinery = {"cluster": asdict(cluster), "gradients": where.gradients}
     name = keep.name or prepared.job.name
     with _recording(keep, name, prepared, machinery, settings.workers, "simulated") as (recorder, observer):
@@ -194,18 +187,17 @@ def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
             )
         if not recorder.detailed:
             observer.noted("too many workers or steps to keep every step: only totals are recorded")
-        summary = simulate(
-            settings,
-            prepared.job,
+        simulation = Simulation(
+            prepared,
             cluster,
             costs,
             gradients=where.gradients,
             observer=observer,
             recorder=recorder,
             name=name,
-            folder=str(recorder.folder.path),
             horizon=where.end,
         )
+        summary = simulate(simulation)
     if recorder.detailed:
         write_trace(recorder.folder)
         if not keep.as_json and is_short(summary):
@@ -218,14 +210,18 @@ def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
 
 @contextmanager
 def _recording(
-    keep: KeepOptions, name: str, prepared: "Prepared", machinery: dict[str, Any], workers: int, clock: str
-) -> Iterator[tuple["FolderRecorder", "Tee"]]:
-    from paceline.reports.progress import Tee
-    from paceline.runtimes.virtual.recording import FolderObserver, FolderRecorder, new_folder
+    keep: KeepOptions,
+    name: str,
+    prepared: "Prepared[Job]",
+    machinery: dict[str, Any],
+    workers: int,
+    clock: str,
+) -> Iterator[tuple["FolderRecorder", Tee]]:
+    from paceline.runtimes.virtual.recording import FolderRecorder, new_folder
 
     folder = new_folder(keep.parent, name, prepared.settings, machinery)
-    observer = Tee([FolderObserver(folder), *keep.observers(prepared.settings, clock)])
-    with FolderRecorder(folder, workers, prepared.triggers.last) as recorder, closing(observer):
+    recorder = FolderRecorder(folder, workers, prepared.triggers.last)
+    with closing(Tee([recorder, *keep.observers(prepared.settings, clock)])) as observer:
         yield recorder, observer
 
 
@@ -242,8 +238,7 @@ def _repeat(run: Path, given: list[str], keep: KeepOptions) -> int:
     name = keep.name or f"{prepared.job.name}-replay"
     machinery = {"replay": str(recording.folder.path), "gradients": recording.gradients}
     with _recording(keep, name, prepared, machinery, recording.workers, "recorded") as (recorder, observer):
-        folder = str(recorder.folder.path)
-        replay(recording, prepared, observer=observer, recorder=recorder, name=name, folder=folder)
+        replay(recording, prepared, observer=observer, recorder=recorder, name=name)
     difference, worst = model_difference(recording.folder, recorder.folder)
     if not worst:
         ending = "; there is no model to compare"

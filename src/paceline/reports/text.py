@@ -59,3 +59,16 @@ def time_left(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def aligned(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = (), gap: int = 2
+) -> list[str]:
+    """Columns as wide as their widest cell, ``gap`` spaces apart; to the right, but for the titles in ``left``."""
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    lines = []
+    for row in (titles, *rows):
+        cells = zip(titles, row, widths, strict=True)
+        shown = (cell.ljust(wide) if title in left else cell.rjust(wide) for title, cell, wide in cells)
+        lines.append((" " * gap).join(shown).rstrip())
+    return lines

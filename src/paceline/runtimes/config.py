@@ -1,5 +1,6 @@
 """``config.json``: the settings of a run, for people and for a run that resumes."""
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_type_hints
@@ -17,7 +18,7 @@ from paceline.records.files import (
 )
 from paceline.records.folder import RunFolder
 from paceline.records.summary import read_summary
-from paceline.records.tensors import RunIdentity, new_run_id
+from paceline.records.tensors import RunIdentity
 from paceline.runtimes.settings import Settings, read_exactly
 from paceline.specs.source import check_trusted, fingerprints
 from paceline.strategies import STRATEGIES
@@ -27,6 +28,7 @@ SCHEMA = 4
 _CHANGEABLE = ("epochs", "iterations", "target_accuracy", "evaluate", "checkpoint", "keep")
 """Settings that decide how long a run goes on and what is kept of it, and not what it computes."""
 
+_PARTS = {"data": DATA, "model": MODELS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES}
 _NEW_RUN = "start a new run with 'paceline train'"
 
 
@@ -81,7 +83,7 @@ def new_identity(settings: Settings, run: str | None = None) -> RunIdentity:
     document = to_document(resolved(settings))
     document["job"].pop("data_dir")
     fixed = {name: value for name, value in document.items() if name not in _CHANGEABLE}
-    return RunIdentity(run=run or new_run_id(), settings=digest_of(fixed))
+    return RunIdentity(run=run or secrets.token_hex(8), settings=digest_of(fixed))
 
 
 def read_config(folder: RunFolder) -> Config:
@@ -161,8 +163,9 @@ def already_complete(folder: RunFolder, last: int, step: int) -> UsageError:
 
 def import_paths(settings: Settings) -> list[str]:
     job = settings.job
-    parts = [(job.data, DATA), (job.model, MODELS), (job.optimizer, OPTIMIZERS), (job.schedule, SCHEDULES)]
-    own = [job.path] if job.path else [specs.import_path(spec, table) for spec, table in parts]
+    own = [job.path]
+    if not job.path:
+        own = [specs.import_path(getattr(job, part), table) for part, table in _PARTS.items()]
     own += [specs.import_path(settings.strategy, STRATEGIES)]
     own += [settings.collective if ":" in settings.collective else None]
     return [path for path in own if path is not None]
@@ -177,15 +180,10 @@ def resolved(settings: Settings) -> Settings:
     """The settings with every default of their specs written out, so that a later default changes nothing."""
     job = settings.job
     if job.path is None:
-        job = replace(
-            job,
-            data=_written_out(job.data, DATA, "data"),
-            model=_written_out(job.model, MODELS, "model"),
-            optimizer=_written_out(job.optimizer, OPTIMIZERS, "optimizer"),
-            schedule=_written_out(job.schedule, SCHEDULES, "schedule"),
-            accumulate=job.accumulate or 1,
-            precision=job.precision or "fp32",
-        )
+        parts: dict[str, Any] = {
+            part: _written_out(getattr(job, part), table, part) for part, table in _PARTS.items()
+        }
+        job = replace(job, **parts, accumulate=job.accumulate or 1, precision=job.precision or "fp32")
     return replace(settings, job=job, strategy=_written_out(settings.strategy, STRATEGIES, "strategy"))
 
 

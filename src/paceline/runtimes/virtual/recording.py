@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,9 @@ class SimulationRecorder:
 
     detailed = False
     """Whether every step is wanted; without, only totals are kept and a run is faster."""
+    folder: RunFolder | None = None
 
-    def stepped(self, rank: int, record: StepRecord) -> None:
+    def recorded(self, rank: int, record: StepRecord) -> None:
         """After every step and every sync point of a worker, where ``detailed``; each worker's own in order."""
 
     def served(self, rank: int, entry: Entry) -> None:
@@ -40,40 +40,39 @@ class SimulationRecorder:
         """At the end, the central model by name, where gradients are on."""
 
 
-class FolderRecorder(SimulationRecorder, ExitStack):
-    """Keeps steps and the exported model in a run folder; a context that closes its files."""
+class FolderRecorder(SimulationRecorder, Observer):
+    """Keeps what happens in a run folder."""
+
+    folder: RunFolder
 
     def __init__(self, folder: RunFolder, workers: int, steps: int) -> None:
-        super().__init__()
-        self.folder = folder
+        self.folder, self._files = folder, ExitStack()
         self.detailed = workers <= MOST_WORKERS and workers * steps <= MOST_STEPS
         self._events = [
-            self.enter_context(EventWriter(folder.events(rank)))
+            self._files.enter_context(EventWriter(folder.events(rank)))
             for rank in range(workers if self.detailed else 0)
         ]
         self._logs: dict[int, ServerLog] = {}
 
-    def stepped(self, rank: int, record: StepRecord) -> None:
+    def recorded(self, rank: int, record: StepRecord) -> None:
         self._events[rank].append(record)
 
     def served(self, rank: int, entry: Entry) -> None:
         if rank not in self._logs:
-            self._logs[rank] = self.enter_context(ServerLog(self.folder.server_events(rank)))
+            self._logs[rank] = self._files.enter_context(ServerLog(self.folder.server_events(rank)))
         self._logs[rank].append(entry)
 
     def exported(self, state: Mapping[str, Tensor]) -> None:
         write_tensors(self.folder.model, dict(state))
-
-
-class FolderObserver(Observer):
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
 
     def evaluated(self, row: MetricsRow) -> None:
         append_metrics(self.folder.metrics, row)
 
     def finished(self, summary: Summary) -> None:
         write_json(self.folder.summary, summary.to_json())
+
+    def close(self) -> None:
+        self._files.close()
 
 
 def new_folder(runs: Path, name: str, settings: Settings, machinery: Mapping[str, Any]) -> RunFolder:
@@ -86,4 +85,4 @@ def new_folder(runs: Path, name: str, settings: Settings, machinery: Mapping[str
         write_config(folder, settings, "virtual", machinery, identity=identity)
         write_json(folder.env, environment())
 
-    return create_new(runs, name, datetime.now(UTC), describe)
+    return create_new(runs, name, describe)

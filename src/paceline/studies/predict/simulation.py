@@ -11,6 +11,7 @@ from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown, StepRecord
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.simulate import simulate
+from paceline.runtimes.virtual.simulation import Simulation
 from paceline.studies.predict.prediction import PredictedStep
 from paceline.studies.predict.setup import Setup
 
@@ -65,7 +66,7 @@ class StepSample(NamedTuple):
 
 WorkerSteps = Sequence[tuple[Sequence[StepSample], int]]
 """Steps of simulated workers, and how many workers each of them stands for."""
-Simulation = Callable[[int], WorkerSteps]
+Simulate = Callable[[int], WorkerSteps]
 """From the number of steps a worker to all of them."""
 
 
@@ -76,7 +77,7 @@ class StepSamples(SimulationRecorder):
     detailed: bool = True
     steps: dict[int, list[StepSample]] = field(default_factory=dict)
 
-    def stepped(self, rank: int, record: StepRecord) -> None:
+    def recorded(self, rank: int, record: StepRecord) -> None:
         if record.is_step:
             self.steps.setdefault(rank, []).append(StepSample.of(record))
 
@@ -106,7 +107,7 @@ def by_events(setup: Setup) -> PredictedStep:
     return replace(step, path="events")
 
 
-def _grouped(setup: Setup) -> Simulation:
+def _grouped(setup: Setup) -> Simulate:
     """Of one worker for each group of equal hosts; the hosts of servers are groups of their own."""
     cluster = setup.cluster.split(setup.server_hosts)
     if setup.server_hosts:
@@ -132,17 +133,8 @@ def _simulated(
     counts: Sequence[int],
     server_groups: Sequence[int] | None = None,
 ) -> WorkerSteps:
-    samples, settings = StepSamples(), setup.settings(len(counts), steps)
-    simulate(
-        settings,
-        setup.shape_for(settings),
-        cluster,
-        costs,
-        gradients=False,
-        strategy=setup.program,
-        recorder=samples,
-        server_groups=server_groups,
-    )
+    samples, run = StepSamples(), setup.run(len(counts), steps)
+    simulate(Simulation(run, cluster, costs, gradients=False, recorder=samples, server_groups=server_groups))
     return [(samples.steps[rank], count) for rank, count in enumerate(counts)]
 
 
@@ -161,7 +153,7 @@ def mean_step(workers: Iterable[tuple[Sequence[StepSample], int]]) -> PredictedS
     return PredictedStep(breakdown=breakdown, sent=sent / steps, rate=rate)
 
 
-def _whole_cycles(simulated: Simulation, setup: Setup, workers: int, jitter: float = 0.0) -> WorkerSteps:
+def _whole_cycles(simulated: Simulate, setup: Setup, workers: int, jitter: float = 0.0) -> WorkerSteps:
     """Whole cycles after the first one: one where workers do not vary, as many as a mean needs where they do."""
     cycle = setup.pattern.cycle
     times = ceil(min(512, max(64, DRAWS // workers)) / cycle) if jitter else 1
@@ -174,7 +166,7 @@ def _whole_cycles(simulated: Simulation, setup: Setup, workers: int, jitter: flo
     return found
 
 
-def _steady_step(simulated: Simulation, setup: Setup, workers: int) -> PredictedStep:
+def _steady_step(simulated: Simulate, setup: Setup, workers: int) -> PredictedStep:
     """The mean step with servers: twice as many steps until two spans of the run are equally fast."""
     bound, jitter = setup.program.staleness_bound, setup.jitter
     steps = SERVED * (1 + int(min(7, bound))) if bound not in (None, inf) else SERVED
