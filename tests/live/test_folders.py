@@ -62,7 +62,7 @@ def test_the_second_host_makes_the_folder_or_finds_that_it_is_shared(tmp_path):
 def test_a_folder_of_another_run_is_refused_and_stays_as_it_is(tmp_path):
     """If this failed, two runs of one second would mix on a host that they share."""
     other = new_identity(SETTINGS)
-    folder = create_new(tmp_path, "x", datetime.now(UTC), lambda draft: describe(draft, other))
+    folder = create_new(tmp_path, "x", lambda draft: describe(draft, other))
     before = {path.name: path.read_bytes() for path in folder.path.iterdir()}
     with pytest.raises(UsageError, match=f"belongs to run {other.run}, and this is run "):
         agree(tmp_path, folder.path.name, new_identity(SETTINGS))

@@ -220,10 +220,8 @@ def _recording(
     from paceline.runtimes.virtual.recording import FolderRecorder, new_folder
 
     folder = new_folder(keep.parent, name, prepared.settings, machinery)
-    with (
-        FolderRecorder(folder, workers, prepared.triggers.last) as recorder,
-        closing(Tee([recorder, *keep.observers(prepared.settings, clock)])) as observer,
-    ):
+    recorder = FolderRecorder(folder, workers, prepared.triggers.last)
+    with closing(Tee([recorder, *keep.observers(prepared.settings, clock)])) as observer:
         yield recorder, observer
 
 

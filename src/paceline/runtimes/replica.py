@@ -22,10 +22,6 @@ from paceline.runtimes.randomness import AllStreams, State, TorchStream, undistu
 from paceline.strategies.base import server_slices
 
 
-def _nothing() -> None:
-    pass
-
-
 class Replica(FlatModel):
     job: Job
 
@@ -102,7 +98,12 @@ class Replica(FlatModel):
 
     @torch.no_grad()
     def evaluate(
-        self, params: Tensor, buffers: Tensor, seat: int, workers: int, scored: Callable[[], None] = _nothing
+        self,
+        params: Tensor,
+        buffers: Tensor,
+        seat: int,
+        workers: int,
+        scored: Callable[[], None] = lambda: None,
     ) -> Tensor:
         """Sums over this worker's share of the test data, laid out as ``MetricsRow.from_sums`` reads them.
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from shutil import copyfile
@@ -107,7 +106,7 @@ def _make(old: RunFolder, config: Config, settings: Settings, parent: Path) -> R
             Checkpoints(draft, identity, 1, "server").save(step, number, tree | {"server": server})
         Commits(draft, identity, 0).add(step)
 
-    return create_new(parent, name_of_run(old.path.name), datetime.now(UTC), fill)
+    return create_new(parent, name_of_run(old.path.name), fill)
 
 
 def _spread(trees: Trees, settings: Settings, job: Job, step: int) -> Trees:

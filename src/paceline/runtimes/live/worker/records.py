@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from shutil import rmtree
 from sys import maxsize
 from typing import Any
@@ -191,8 +190,7 @@ def agree_on_folder(
     offer: dict[str, Any] = {}
     if comm.rank == 0:
         identity = new_identity(task.settings)
-        now = datetime.now(UTC)
-        made = create_new(task.runs, name, now, lambda draft: task.describe(draft, identity, workers))
+        made = create_new(task.runs, name, lambda draft: task.describe(draft, identity, workers))
         offer = {"name": made.path.name, "run": identity.run}
     offer = comm.exchange(offer)[0]
     identity = new_identity(task.settings, run=offer["run"])
