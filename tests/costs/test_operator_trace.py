@@ -137,6 +137,24 @@ def test_the_optimizer_is_stepped_as_the_live_runtime_steps_it() -> None:
     assert calls > 10
 
 
+def test_a_product_in_place_is_counted_as_one_that_is_not() -> None:
+    """It would be refused, or cost as little as an addition."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(432, 10)
+
+        def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+            scores = self.layer(pictures.flatten(1))
+            weights = torch.ones(10, 10, device=scores.device)
+            once = scores.clone().addmm_(scores, weights)
+            return once[None].clone().baddbmm_(once[None], weights[None])[0]
+
+    found = {one.name: (one.kind, one.flops) for one in trace(images(Twice), 4).forward}
+    assert found["addmm_"] == found["baddbmm_"] == ("product", 2 * 4 * 10 * 10)
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_the_state_of_an_optimizer_that_makes_it_at_once_counts_once(fused: bool) -> None:
     """Adagrad makes its sums before its first step; counted twice, a model would seem not to fit."""

@@ -85,7 +85,7 @@ def _shape_and_flops(
             conv = _convolution(arguments, output)
             return conv, _convolution_flops(conv, backward)
         case "product":
-            left, right = (arguments[factor] for factor in _FACTORS[name])
+            left, right = (arguments[factor] for factor in _FACTORS[name.removesuffix("_")])
             *stack, m, k = left.shape
             product = ops.Product(batch=prod(stack), m=m, n=right.shape[-1], k=k)
             return product, 2.0 * product.batch * m * product.n * k
