@@ -52,12 +52,12 @@ def price_request(
     modules: bool = False,
 ) -> Prediction:
     model.check()
-    series = []
+    paleo, series = model.request.cost_model == "paleo", []
     for strategy in model.strategies:
         rows = tuple(model.row(strategy, workers) for workers in model.workers)
-        findings = Finder(model, strategy, remedies, roomier).findings() if model.explains else None
+        findings = None if paleo else Finder(model, strategy, remedies, roomier).findings()
         series.append(StrategyPrediction(strategy=strategy, rows=rows, findings=findings))
-    unmeasured = model.cost(model.case(model.strategies[0], model.workers[0]).batch).unmeasured
+    unmeasured = model.cost(model.largest_share(model.workers[0])).unmeasured
     basis, share = model.basis, guessed_share(unmeasured)
     if share >= LEAST_SHARE:
         words = (
@@ -67,10 +67,10 @@ def price_request(
         basis = replace(basis, interval=basis.interval + words)
     return Prediction(
         name=model.subject.name,
-        parameters=model.parameters,
+        parameters=model.shape.size,
         scaling=model.request.scaling,
         batch=model.batch,
-        cost_model=model.name,
+        cost_model=model.request.cost_model,
         basis=basis,
         series=tuple(series),
         unmeasured=unmeasured,

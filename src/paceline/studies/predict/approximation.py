@@ -19,11 +19,13 @@ from typing import NamedTuple
 import torch
 
 from paceline.costs.topology import Topology
+from paceline.runtimes.virtual.shape import sizes_only
+from paceline.strategies.base import server_slices
 from paceline.strategies.messages import HEADER
 from paceline.studies.predict.observe import updates_before_answering
 from paceline.studies.predict.prediction import PredictedStep
 from paceline.studies.predict.setup import Setup, mean_factor, slower, with_even_workers
-from paceline.studies.predict.simulation import COMPUTING, StepSample, by_groups, cycles_by_groups, mean_step
+from paceline.studies.predict.simulation import COMPUTING, StepSample, by_groups, mean_step, whole_cycles
 
 POINTS = 4096
 """Of the integral of the expected maximum: enough for six digits."""
@@ -67,14 +69,14 @@ def by_slowest(setup: Setup) -> PredictedStep:
     From one exchange to the next, the slowest takes the expected maximum, behind whose backward transfers are hidden; a
     worker's own time is the mean, and it waits for the rest.
     """
-    groups = [(_stretches(steps), many) for steps, many in cycles_by_groups(setup)]
+    groups = [(_stretches(steps), many) for steps, many in whole_cycles(setup, "groups")]
     longest = mean_factor(setup.jitter)
     if groups[0][0]:
         exchanges = range(len(groups[0][0]))
         still = sum(max(sum(found[at]) for found, _ in groups) for at in exchanges)
         times = [[(sum_of(found[at], setup.jitter), many) for found, many in groups] for at in exchanges]
         longest = sum(map(expected_maximum, times)) / still
-    step = mean_step(cycles_by_groups(replace(setup, cost=slower(setup.cost, longest))))
+    step = mean_step(whole_cycles(replace(setup, cost=slower(setup.cost, longest)), "groups"))
     own, parts = mean_factor(setup.jitter) / longest, step.breakdown
     shorter = {part: own * getattr(parts, part) for part in COMPUTING}
     return replace(step, breakdown=replace(parts, **shorter, wait=parts.wait + (1 - own) * parts.compute))
@@ -147,16 +149,15 @@ class ServedLoad:
     """What the workers of a setup ask of its links and servers in one step; a group of hosts goes by its index."""
 
     def __init__(self, setup: Setup) -> None:
-        self.setup = setup
-        hosts, step, times = setup.server_hosts, setup.cost.step, setup.times
-        self.cluster = setup.cluster.split(hosts).encrypted(hosts)
-        """With the hosts of servers as groups of their own, and links no faster than their processes encrypt."""
+        self.setup = setup = setup.apart()
+        step, times = setup.cost.step, setup.times
+        self.cluster, self.servers = setup.cluster, setup.server_groups
         self.topology = Topology(self.cluster, by_group=True)
-        self.servers = [self.cluster.group_at(host) for host in hosts]
         self.groups = [place for place, group in enumerate(self.cluster.groups) if group.workers]
-        self.paces = dict(zip(self.groups, replace(setup, cluster=self.cluster).paces, strict=True))
+        self.paces = dict(zip(self.groups, setup.paces, strict=True))
         self.busy = step.data + step.forward + step.backward
-        self.shards = self._shards(len(hosts))
+        vector = sizes_only(setup.shape.size, setup.shape.dtype)
+        self.shards = [shard.nbytes for shard in server_slices(vector, setup.servers)]
         self.models = [HEADER + shard for shard in self.shards]
         """Bytes of a message from each server."""
         compression, width = setup.shape.compression, setup.shape.dtype.itemsize
@@ -165,11 +166,7 @@ class ServedLoad:
         self.answer = times.serve
         """Seconds that a server takes to answer one gradient; where it updates by the clock, it answers at once."""
         if updates_before_answering(setup.program):
-            self.answer += setup.updating * (setup.cost.step.apply + times.aggregate) / len(hosts)
-
-    def _shards(self, servers: int) -> list[int]:
-        size, width = self.setup.shape.size, self.setup.shape.dtype.itemsize
-        return [width * (size // servers + (rank < size % servers)) for rank in range(servers)]
+            self.answer += setup.updating * (step.apply + times.aggregate) / setup.servers
 
     def count(self, place: int) -> int:
         return self.cluster.groups[place].workers
