@@ -36,7 +36,7 @@ from paceline.studies.predict.deployment import (
 from paceline.studies.predict.findings import find_remedies
 from paceline.studies.predict.interval import interval, longest
 from paceline.studies.predict.model import PacelineModel, find_model
-from paceline.studies.predict.prediction import Basis, PredictedStep, Prediction, StepBounds, Wire
+from paceline.studies.predict.prediction import Basis, Memory, PredictedStep, Prediction, StepBounds
 from paceline.studies.predict.request import PredictRequest, parse_counts
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
 from paceline.studies.predict.setup import Setup, with_link, with_slower
@@ -57,6 +57,7 @@ class ByHand(PacelineModel):
         layout=lambda workers, *_: equal_hosts(workers, 8, LINK, lambda many: MEMORY),
         most=10**6,
         words="a formula",
+        network="a cable",
     )
     device: None = None
     exchange: Callable[[int], float]
@@ -69,11 +70,10 @@ class ByHand(PacelineModel):
         level="catalogue", compute="a stated time", links="a formula", interval="a guess"
     )
 
-    def wire(self, setup: Setup, where: str) -> Wire:
-        return Wire(where=where, name="a cable", bandwidth=1e9, latency=1e-5)
-
-    def memory(self, setup: Setup) -> None:
-        return None
+    def memory(self, setup: Setup) -> Memory:
+        parts = ("parameters", "gradients", "optimizer", "activations", "workspace", "exchange", "base")
+        nothing = dict.fromkeys((*parts, "total", "needed"), 0.0)
+        return Memory(**nothing, server=None, device="hand", capacity=None)
 
     def cost(self, batch: int) -> StepCost:
         step = StepBreakdown(forward=self.sample * batch)

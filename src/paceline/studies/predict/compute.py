@@ -6,7 +6,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from paceline.clusters.catalogue import DeviceSheet
+from paceline.clusters.catalogue import DeviceSheet, NetworkSheet
 from paceline.clusters.profile import DISTURBED, Profile
 from paceline.costs.device import DeviceModel, StepCost, accumulated, step_cost
 from paceline.costs.fitted import read_fitted
@@ -200,7 +200,7 @@ def find_compute(
         words = profile_words(profile)
     elif sheet is not None:
         level, device = "catalogue", roofline(request, sheet)
-        words = f"{sheet.title} by its data sheet ({sheet.source}, {sheet.date})"
+        words = sheet_words(sheet)
     if device is None:
         raise UsageError(
             f"how fast does a worker compute? cluster {request.cluster} names no device; give one, a profile or times"
@@ -223,6 +223,10 @@ def by_run(folder: RunFolder, device: DeviceModel, traces: BatchTraces, accumula
         jitter=recorded_jitter(folder),
         typical=typical,
     )
+
+
+def sheet_words(sheet: DeviceSheet | NetworkSheet) -> str:
+    return f"{sheet.title} by its data sheet ({sheet.source}, {sheet.date})"
 
 
 def profile_words(profile: Profile) -> str:

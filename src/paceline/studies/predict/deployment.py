@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from paceline.clusters.catalogue import NetworkSheet, find_device, find_network
+from paceline.clusters.catalogue import find_device, find_network
 from paceline.clusters.cluster import CIPHER, MEMORY, Backend, Cluster, Host, HostGroup, Link, StepTimes
 from paceline.clusters.description import read_cluster
 from paceline.clusters.profile import INSIDE, LinkFit, Profile
@@ -13,6 +13,7 @@ from paceline.costs.recorded import check_alone
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.threads import HostRoom
+from paceline.studies.predict.compute import sheet_words
 from paceline.studies.predict.prediction import Where, Wire
 from paceline.studies.predict.request import MOST_WORKERS, USUAL_NETWORK, PredictRequest
 from paceline.units import show_rate, show_seconds
@@ -166,7 +167,7 @@ def _measured(request: PredictRequest, profile: Profile | None, room: HostRoom |
 def one_machine(profile: Profile, backend: Backend, workers: int, served: bool, apart: float) -> Cluster:
     """Workers of the measured machine: through its memory, with servers by messages, with its contention."""
     names = ("messages", *AVERAGED[backend]) if served else AVERAGED[backend]
-    link = _link(_first_fit(profile, names, workers))
+    link = _link(profile, names, workers)
     return equal_hosts(
         workers, workers, link, lambda _: link, contention=profile.contention_between(apart), backend=backend
     )
@@ -174,8 +175,8 @@ def one_machine(profile: Profile, backend: Backend, workers: int, served: bool, 
 
 def equal_machines(profile: Profile, per_host: int, workers: int, served: bool, apart: float) -> Cluster:
     """Hosts like the measured one on the measured network, whose link is as measured with as many workers."""
-    link = _link(_first_fit(profile, ("wire", "network") if served else ("network",), workers))
-    inside = _link(_first_fit(profile, AVERAGED["shm"], per_host))
+    link = _link(profile, ("wire", "network") if served else ("network",), workers)
+    inside = _link(profile, AVERAGED["shm"], per_host)
     contention = profile.contention_between(apart)
     return equal_hosts(workers, per_host, link, lambda _: inside, contention=contention)
 
@@ -198,7 +199,8 @@ def _first_fit(profile: Profile, names: tuple[str, ...], workers: int) -> LinkFi
     return next((fit for fit in found if fit is not None), None)
 
 
-def _link(fit: LinkFit | None) -> Link:
+def _link(profile: Profile, names: tuple[str, ...], workers: int) -> Link:
+    fit = _first_fit(profile, names, workers)
     return MEMORY if fit is None else Link(bandwidth=fit.bandwidth, latency=fit.latency)
 
 
@@ -210,13 +212,13 @@ def _by_catalogue(request: PredictRequest, profile: Profile | None) -> Deploymen
     alone = request.workers is not None and max(request.workers) <= per_host
     words = []
     if not alone:
-        words.append(("" if request.network else "no network is given, so ") + _sheet_words(network))
+        words.append(("" if request.network else "no network is given, so ") + sheet_words(network))
     elif request.network:
         words.append(f"nothing crosses network {request.network}, for all workers are on one host")
     if per_host > 1:
         shared = f"shared memory of a small machine ({MEMORY} for all workers together)"
         guessed = "" if request.inside else "no link inside is given, so "
-        words.append(f"inside a host, {guessed}{shared if inside is None else _sheet_words(inside)}")
+        words.append(f"inside a host, {guessed}{shared if inside is None else sheet_words(inside)}")
     return Deployment(
         layout=lambda workers, *_: equal_hosts(
             workers,
@@ -232,10 +234,6 @@ def _by_catalogue(request: PredictRequest, profile: Profile | None) -> Deploymen
         own_links=inside is not None and inside.inside,
         by_catalogue=True,
     )
-
-
-def _sheet_words(network: NetworkSheet) -> str:
-    return f"{network.title} by its data sheet ({network.source}, {network.date})"
 
 
 def inside_name(request: PredictRequest) -> str | None:

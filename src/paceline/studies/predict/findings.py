@@ -93,27 +93,24 @@ def find_remedies(model: PacelineModel) -> Iterator[Setting]:
 
 
 def find_roomier(model: PacelineModel) -> Iterator[Setting]:
+    """Changes that need less memory or have more."""
     request, sheet = model.request, model.sheet
     if request.device is None or sheet is None:
         return
     if narrow := narrower_format(request, sheet):
         yield "precision", narrow
     if request.memory is None:
-        larger = [
-            one for one in all_devices().values() if one.kind == sheet.kind and one.memory > sheet.memory
-        ]
-        yield from (("device", one.name) for one in sorted(larger, key=lambda one: one.memory))
+        for one in sorted(all_devices().values(), key=lambda one: one.memory):
+            if one.kind == sheet.kind and one.memory > sheet.memory:
+                yield "device", one.name
 
 
 class Finder:
-    def __init__(
-        self, model: PacelineModel, strategy: str, remedies: Sequence[Setting], roomier: Sequence[Setting]
-    ) -> None:
-        """``remedies`` may make training faster, ``roomier`` changes need less memory or have more."""
-        self._model, self._strategy = model, strategy
-        self._remedies, self._roomier = remedies, roomier
+    def __init__(self, model: PacelineModel, strategy: str, remedies: Sequence[Setting]) -> None:
+        self._model, self._strategy, self._remedies = model, strategy, remedies
         self._asked = max(model.workers)
-        self._quick = model.step(self._setup(self._asked)).path != "events"
+        self._now = self._setup(self._asked)
+        self._quick = model.step(self._now).path != "events"
 
     def findings(self) -> Findings:
         several = self._asked > 1
@@ -191,29 +188,25 @@ class Finder:
             # Where either would do, the one that counts for more now is named.
             now = bound
             bound = max(without, key=lambda name: without[name] * (ALIKE_RATES if name == now else 1.0))
-        wire = self._model.wire(setup, bounds.link)
+        wire = self._model.deployment.wire(setup.cluster, bounds.link)
         return replace(limit, bound=bound, wire=wire, without=without.get(bound, without["bandwidth"]))
 
     def _obstacle(self, few: Setup, many: Setup, times: int) -> Bound:
-        """Computing, where more than half of what a sample takes too long is that; else what bounds the rest."""
-
-        def a_sample(setup: Setup) -> tuple[float, float]:
-            step, samples = self._model.step(setup), self._model.samples(setup.cluster.workers)
-            return step.seconds / samples, step.breakdown.compute / samples
-
-        pairs = zip(a_sample(many), a_sample(few), strict=True)
-        lost, computing = (after - before / times for after, before in pairs)
+        before, after = self._model.step(few), self._model.step(many)
+        fewer, more = (self._model.samples(one.cluster.workers) for one in (few, many))
+        lost = after.seconds / more - before.seconds / fewer / times
+        computing = after.breakdown.compute / more - before.breakdown.compute / fewer / times
         return "compute" if computing > lost / 2 else self._model.bounds(many).besides
 
     def _bandwidth(self) -> BandwidthNeed | None:
         """Of the link that a step would gain most from; None where no links make workers compute more than wait."""
-        model, setup = self._model, self._setup(self._asked)
+        model, setup = self._model, self._now
         best = model.step(with_slower(self._even(self._asked), transfers=PERFECT)).breakdown
         if best.wait > best.compute:
             return None
         now = model.bounds(setup)
         where = "network" if now.besides == "encryption" else now.link
-        wire = model.wire(setup, where)
+        wire = model.deployment.wire(setup.cluster, where)
         perfect = self._seconds(with_slower(setup, transfers=PERFECT))
         factor = least_factor(
             lambda more: self._seconds(with_link(setup, where, bandwidth=more)) <= TENTH * perfect,
@@ -229,13 +222,12 @@ class Finder:
 
     def _helps(self) -> list[Speedup]:
         """The changes that help most, each predicted: of every setting the first that is enough, else the fastest."""
-        setup = self._setup(self._asked)
-        if self._speed_up(self._asked) * WORTH > self._asked or not _fits(self._model.memory(setup)):
+        if self._speed_up(self._asked) * WORTH > self._asked or not self._model.memory(self._now).fits:
             return []
         settings = groupby(self._remedies, key=lambda remedy: remedy[0])
         found = {setting: self._best(list(remedies)) for setting, remedies in settings}
         helps = {setting: one for setting, one in found.items() if one is not None}
-        first = DIRECT.get(self._model.bounds(setup).besides, ())
+        first = DIRECT.get(self._model.bounds(self._now).besides, ())
         order = sorted(helps, key=lambda setting: (setting not in first, -helps[setting].gain))
         return [helps[setting] for setting in order[:MOST_HELPS]]
 
@@ -257,7 +249,7 @@ class Finder:
     def _speedup(self, remedy: Setting) -> Speedup | None:
         model = self._model.changed([remedy])
         setup = self._setup(self._asked, model)
-        if not _fits(model.memory(setup)):
+        if not model.memory(setup).fits:
             return None
         rate = model.rate(setup)
         return Speedup(
@@ -269,11 +261,11 @@ class Finder:
 
     def _fits(self) -> Iterator[Fit]:
         """For the most workers that do not fit: of each setting the first of use, and that of the largest batch."""
-        counts = self._model.workers
-        short = [count for count in counts if not _fits(self._model.memory(self._setup(count)))]
+        memory = {count: self._model.memory(self._setup(count)) for count in self._model.workers}
+        short = [count for count, found in memory.items() if not found.fits]
         if not short:
             return
-        for _, settings in groupby((None, *self._roomier), key=lambda one: one and one[0]):
+        for _, settings in groupby((None, *find_roomier(self._model)), key=lambda one: one and one[0]):
             found = [one for setting in settings if (one := self._fit(setting, max(short)))]
             if found:
                 best = max(found, key=lambda one: one[0])
@@ -288,7 +280,7 @@ class Finder:
             return None
         setup = self._setup(workers, model)
         memory = model.memory(setup)
-        if memory is not None and not _is_roomy(memory):
+        if not _is_roomy(memory):
             batch = self._largest_batch(model, setup, memory)
             if not batch:
                 return None
@@ -296,8 +288,7 @@ class Finder:
             model = self._model.changed(change)
             setup = self._setup(workers, model)
             memory = model.memory(setup)
-        if memory is None or memory.capacity is None:
-            return None
+        assert memory.capacity is not None, "what does not fit is said of a known memory"
         rate = model.rate(setup)
         fit = Fit(change=change, workers=workers, needed=memory.needed, capacity=memory.capacity, rate=rate)
         return model.batch, fit
@@ -326,10 +317,6 @@ class Finder:
                 break
             slower = workers
         return GatheringCodec(codec=codec, slower=slower)
-
-
-def _fits(memory: Memory | None) -> bool:
-    return memory is None or memory.fits
 
 
 def _is_roomy(memory: Memory) -> bool:

@@ -42,8 +42,6 @@ from paceline.studies.predict.prediction import (
     PredictionRow,
     Setting,
     StepBounds,
-    Where,
-    Wire,
 )
 from paceline.studies.predict.request import MOST_BATCH, MOST_WORKERS, USUAL_BATCH, PredictRequest
 from paceline.studies.predict.search import holds_up_to
@@ -170,7 +168,7 @@ class PacelineModel:
     def bounds(self, setup: Setup) -> StepBounds:
         return find_bounds(setup)
 
-    def memory(self, setup: Setup) -> Memory | None:
+    def memory(self, setup: Setup) -> Memory:
         """By the trace; where it does not fit, also the largest batch that does."""
         batch = setup.cost.samples
         found = self.memory_with(setup, batch)
@@ -193,9 +191,6 @@ class PacelineModel:
     def modules(self) -> tuple[ModuleCost, ...]:
         return self.compute.modules(self.batch)
 
-    def wire(self, setup: Setup, where: Where) -> Wire:
-        return self.deployment.wire(setup.cluster, where)
-
     def rate(self, setup: Setup) -> float:
         """Samples a second of all workers; where shares differ, not all have as many as the largest."""
         workers = setup.cluster.workers
@@ -203,7 +198,7 @@ class PacelineModel:
 
     def row(self, strategy: str, workers: int) -> PredictionRow:
         setup = self.setup(strategy, workers)
-        cost, step, rate = setup.cost, self.step(setup), self.rate(setup)
+        cost, step = setup.cost, self.step(setup)
 
         def seconds(compute: float, links: float) -> float:
             if step.path == "events":  # simulating every worker again takes long
@@ -212,37 +207,33 @@ class PacelineModel:
 
         doubts = (cost.spread, self.deployment.spread, longest(cost.unmeasured))
         low, high = interval(step.seconds, seconds, *doubts)
-        return PredictionRow(
-            workers=workers,
-            batch=cost.samples,
-            samples=self.samples(workers),
-            breakdown=step.breakdown,
-            step=step.seconds,
-            low=low,
-            high=high,
-            sent=step.sent,
-            rate=rate,
-            speed_up=rate / self.alone,
-            efficiency=rate / self.alone / workers,
-            bound=self.bounds(setup).bound,
-            path=step.path,
-            memory=self.memory(setup),
-            **self._paid(workers, rate),
-        )
+        known = {"bound": self.bounds(setup).bound, "memory": self.memory(setup)}
+        return self._row(workers, step, self.alone, low=low, high=high, **known)
 
-    def _paid(self, workers: int, rate: float) -> dict[str, Any]:
-        """Time and cost at so many samples a second; a host that is partly used is paid whole."""
-        request, finish = self.request, None
-        hourly = workers * request.price
+    def _row(self, workers: int, step: PredictedStep, alone: float, **known: Any) -> PredictionRow:
+        """``alone``: samples a second of one worker. A host that is partly used is paid whole."""
+        request, samples, share = self.request, self.samples(workers), self.largest_share(workers)
+        rate, hourly, finish = step.rate * samples / (workers * share), workers * request.price, None
         if request.host_price:
             hourly = self.deployment.hosts(workers) * request.host_price
         if request.epochs is not None:
-            finish = request.epochs * self._shards(workers).steps_per_epoch * self.samples(workers) / rate
-        return {
-            "cost_million": hourly / HOUR / rate * MILLION if hourly else None,
-            "finish": finish,
-            "cost": hourly / HOUR * finish if hourly and finish is not None else None,
-        }
+            finish = request.epochs * self._shards(workers).steps_per_epoch * samples / rate
+        return PredictionRow(
+            workers=workers,
+            batch=share,
+            samples=samples,
+            breakdown=step.breakdown,
+            step=step.seconds,
+            sent=step.sent,
+            rate=rate,
+            speed_up=rate / alone,
+            efficiency=rate / alone / workers,
+            path=step.path,
+            cost_million=hourly / HOUR / rate * MILLION if hourly else None,
+            finish=finish,
+            cost=hourly / HOUR * finish if hourly and finish is not None else None,
+            **known,
+        )
 
     def _shards(self, workers: int) -> Shards:
         assert self.epoch_samples is not None, "an epoch without a number of samples is refused"

@@ -6,7 +6,7 @@ from paceline.clusters.catalogue import find_device, find_network
 from paceline.costs.paleo import SCHEMES, Paleo, as_paleo, paleo_layers, paleo_step
 from paceline.errors import UsageError
 from paceline.studies.predict.model import PacelineModel, Progress, find_model
-from paceline.studies.predict.prediction import Basis, ModuleCost, PredictionRow
+from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, PredictionRow
 from paceline.studies.predict.request import USUAL_NETWORK, PredictRequest
 from paceline.units import show_rate
 
@@ -34,25 +34,13 @@ class PaleoModel(PacelineModel):
         )
 
     def row(self, strategy: str, workers: int) -> PredictionRow:
-        batch, alone = self.largest_share(workers), paleo_step(self.paleo, self.compute.trace(self.batch))
-        step = paleo_step(self.paleo, self.compute.trace(batch), workers, strategy)
-        rate = self.samples(workers) / step.total
-        speed_up = rate / (self.batch / alone.total)
-        return PredictionRow(
-            workers=workers,
-            batch=batch,
-            samples=self.samples(workers),
-            breakdown=step,
-            step=step.total,
-            low=step.total,
-            high=step.total,
-            sent=0.0,
-            rate=rate,
-            speed_up=speed_up,
-            efficiency=speed_up / workers,
-            bound="compute",
-            path="groups",
-        )
+        step, alone = self._step(strategy, workers), self._step(strategy, 1)
+        return self._row(workers, step, alone.rate, low=step.seconds, high=step.seconds, bound="compute")
+
+    def _step(self, scheme: str, workers: int) -> PredictedStep:
+        batch = self.largest_share(workers)
+        breakdown = paleo_step(self.paleo, self.compute.trace(batch), workers, scheme)
+        return PredictedStep(breakdown=breakdown, sent=0.0, rate=workers * batch / breakdown.total)
 
     def modules(self) -> tuple[ModuleCost, ...]:
         layers = paleo_layers(self.paleo, self.compute.trace(self.batch))

@@ -85,14 +85,16 @@ class Setup:
 
 def with_link(setup: Setup, where: Where, *, bandwidth: float = 1.0, latency: float = 1.0) -> Setup:
     """With so many times the bandwidth and the latency of every such link."""
-    name = "link" if where == "network" else "inside"
 
-    def changed(host: Host) -> Host:
-        old: Link = getattr(host, name)
-        link = Link(bandwidth=old.bandwidth * bandwidth, latency=old.latency * latency)
-        return replace(host, **{name: link})
+    def changed(link: Link) -> Link:
+        return Link(bandwidth=link.bandwidth * bandwidth, latency=link.latency * latency)
 
-    return replace(setup, cluster=setup.cluster.map_hosts(changed))
+    def host_with(host: Host) -> Host:
+        if where == "network":
+            return replace(host, link=changed(host.link))
+        return replace(host, inside=changed(host.inside))
+
+    return replace(setup, cluster=setup.cluster.map_hosts(host_with))
 
 
 def with_slower(setup: Setup, *, compute: float = 1.0, transfers: float = 1.0) -> Setup:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, fields, replace
 from math import ceil, inf
 from typing import NamedTuple
 
+import numpy as np
+
 from paceline.costs.stated import StatedCosts
 from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown, StepRecord
@@ -52,10 +54,6 @@ class StepSample(NamedTuple):
         end = record.spans[-1].start + record.spans[-1].length if record.spans else 0.0
         seconds["hidden"] = sum(span.length for span in record.hidden)
         return cls(tuple(seconds.values()), record.sent, record.samples, end, after, exchanged)
-
-    @property
-    def seconds(self) -> float:
-        return sum(self.parts[:-1])
 
     @property
     def computing(self) -> float:
@@ -131,15 +129,15 @@ def _simulated(setup: Setup, steps: int, path: Path) -> WorkerSteps:
 def mean_step(workers: WorkerSteps) -> PredictedStep:
     """The mean step of many workers, weighted so that all workers' samples over the mean step are the rate."""
     steps = rate = sent = 0.0
-    shares = [0.0] * len(PARTS)
+    shares = np.zeros(len(PARTS))
     for taken, count in workers:
-        weight = count / sum(one.seconds for one in taken)
+        parts = np.sum([one.parts for one in taken], axis=0)
+        weight = count / float(parts[:-1].sum())  # hidden transfers are part of no sum
         steps += weight * len(taken)
         rate += weight * sum(one.samples for one in taken)
         sent += weight * sum(one.sent for one in taken)
-        for place in range(len(PARTS)):
-            shares[place] += weight * sum(one.parts[place] for one in taken)
-    breakdown = StepBreakdown(*(share / steps for share in shares))
+        shares += weight * parts
+    breakdown = StepBreakdown(*(shares / steps).tolist())
     return PredictedStep(breakdown=breakdown, sent=sent / steps, rate=rate)
 
 
