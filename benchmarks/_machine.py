@@ -23,7 +23,7 @@ from paceline import __version__
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.records.folder import RunFolder
-from paceline.studies.calibrate.messages import calibrate_messages
+from paceline.studies.calibrate.links import calibrate_messages
 from paceline.studies.predict.deployment import Layout
 
 USUAL = 0.004
@@ -35,7 +35,7 @@ LAUNCHES = 4
 def calibrate(
     counts: Collection[int], served: Collection[int], networks: Collection[tuple[str, int]]
 ) -> Profile:
-    """Company and the ways inside with each of these counts, messages with a server, and each (rate, hosts)."""
+    """Contention and the links inside with each of these counts, messages with a server, and each (rate, hosts)."""
     here = {count: _here(count) for count in sorted(counts)}
     every = range(2, max(counts) + 1)
     profile = Profile(

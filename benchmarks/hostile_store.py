@@ -27,7 +27,7 @@ from pathlib import Path
 import psutil
 
 from _fault_hosts import local_rank
-from paceline.runtimes.live.secret import Secret, store_key, wire_key
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.store_server import Op, StoreRequest
 from paceline.runtimes.live.wire.channel import PROLOGUE, Packet, connect
 from paceline.runtimes.live.wire.noise import Handshake
@@ -50,7 +50,7 @@ class Siege:
 
     def __init__(self, store: int, server: int, secret: Secret, stretches: int, per_second: float) -> None:
         self._ports, self._stretches, self._per_second = (store, server), stretches, per_second
-        self._keys = {store: store_key(secret), server: wire_key(secret)}
+        self._keys = {store: secret.key("store"), server: secret.key("wire")}
         self._random = random.Random(0)
         self.values = self.frames = self.malformed = 0
         self.connections = dict.fromkeys(self._ports, 0)

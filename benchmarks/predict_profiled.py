@@ -45,7 +45,7 @@ from paceline.studies.predict.prediction import PredictedStep
 from paceline.studies.predict.request import PredictRequest
 
 MEDIAN, MOST, TWICE = 7.0, 15.0, 2.0
-"""Per cent that the median error and nine tenths of the errors may be; how many times as far off Paleo must be."""
+"""Limits in per cent of the median error and its 90th percentile; how many times as far off Paleo must be."""
 JOBS = {
     "cnn": "--data synthetic:shape=1x8x8,train=76800 --model cnn --batch-size 128",
     "mlp": "--data synthetic:shape=1x8x8,train=76800 --model mlp:hidden=960,layers=2 --batch-size 64",
@@ -314,7 +314,7 @@ def show(found: dict[str, Any]) -> None:
             f"{row['spread']:>7.0f} %{row['error']:>+8.1f} %{row['paleo_error']:>+8.0f} %{far}"
         )
     print(
-        f"\nmedian error {found['median']:.1f} % (under {MEDIAN:g}), nine tenths within {found['nine_tenths']:.1f} % "
+        f"\nmedian error {found['median']:.1f} % (under {MEDIAN:g}), 90th percentile {found['nine_tenths']:.1f} % "
         f"(under {MOST:g}); Paleo's with its best percentage of peak, {found['paleo_percent']:.0f} %: "
         f"{found['paleo_median']:.1f} %; met: {found['met']}"
     )

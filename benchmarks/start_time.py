@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 
 from paceline.runtimes.live.heartbeat import read_progress
+from paceline.runtimes.live.process_info import ProcessInfo
 
 FORKED = "from paceline.cli.main import main; main()"
 AFRESH = (
@@ -47,7 +48,8 @@ def measure(program: str, workers: int, strategy: str) -> tuple[float, float]:
 
 def all_stepped(home: Path, workers: int) -> bool:
     folder = next(home.glob("paceline-*"), None)
-    return folder is not None and all(read_progress(folder, rank).step for rank in range(workers))
+    infos = [ProcessInfo(rank=rank, workers=workers, launch=folder) for rank in range(workers)]
+    return folder is not None and all(read_progress(info).step for info in infos)
 
 
 def proportional_bytes(pid: int) -> float:

@@ -88,18 +88,18 @@ def ours(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
     stamps = Stamps()
     # All workers of a host keep their records in one folder; a worker alone has one of its own.
     runs = Path(tempfile.gettempdir(), f"paceline-step-rate-{place.port or os.getpid()}")
-    with Heartbeat(place) as heartbeat:
-        run_worker(
-            ProcessTask(
-                settings=settings,
-                options=LiveOptions(threads=1),
-                info=place,
-                runs=runs,
-                heartbeat=heartbeat,
-                stop_requested=lambda: False,
-            ),
-            stamps,
-        )
+    heartbeat = Heartbeat(place)
+    run_worker(
+        ProcessTask(
+            settings=settings,
+            options=LiveOptions(threads=1),
+            info=place,
+            runs=runs,
+            heartbeat=heartbeat,
+            stop_requested=lambda: False,
+        ),
+        stamps,
+    )
     if place.rank == 0:  # which leaves last
         shutil.rmtree(runs)
     return rate(stamps.times) if place.rank == 0 else 0.0

@@ -17,10 +17,11 @@ import torch
 
 from paceline.clusters.description import read_cluster
 from paceline.costs.stated import stated_costs
-from paceline.jobs.build import build_job
 from paceline.jobs.spec import JobSpec
+from paceline.runtimes.prepare import prepare
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.simulate import simulate
+from paceline.runtimes.virtual.simulation import Simulation
 
 WORKERS, BATCH, TARGET = 16, 8, 0.9
 STRATEGIES = ("all-reduce", "ps", "ssp:staleness=2", "ssp:staleness=4", "ssp:staleness=8", "async")
@@ -58,7 +59,7 @@ def attempt(strategy: str, turns: int, rate: float, seed: int, epochs: int) -> t
     )
     cluster = read_cluster(CLUSTER)
     costs = stated_costs(cluster, settings.batch_sizes, settings.slow, seed, turns)
-    summary = simulate(settings, build_job(settings.job), cluster, costs)
+    summary = simulate(Simulation(prepare(settings), cluster, costs))
     reached = inf if summary.target_seconds is None else summary.target_seconds
     return reached, summary.samples / summary.seconds
 

@@ -41,14 +41,15 @@ def check(shown, story, position):
         assert shown["now"] == texts(story.start)
         assert (shown["arrows"], shown["sent"], shown["changed"]) == (0, [], [])
         return
-    step = story.steps[position - 1]
-    assert shown["now"] == texts(step.after)
-    assert shown["old"] == texts(step.before)
+    before, step = story.states[position - 1 : position + 1]
+    assert shown["now"] == texts(step)
+    assert shown["old"] == texts(before)
     assert shown["arrows"] == len(step.messages)
-    cells = [(rank, chunk) for rank in range(4) for chunk in range(4)]
-    for name, holds in (("sent", step.sent), ("changed", step.received), ("done", step.after.finished)):
-        assert shown[name] == [[*cell] for cell in cells if holds(*cell)], name
-    assert shown["title"] == f"{step.phase}, round {step.place} of {step.of}"
+    finished = [[rank, chunk] for rank in range(4) for chunk in range(4) if step.finished(rank, chunk)]
+    assert shown["sent"] == sorted([m.source, m.start] for m in step.messages)
+    assert shown["changed"] == sorted([m.target, m.start] for m in step.messages)
+    assert shown["done"] == finished
+    assert shown["title"] == f"{step.phase}, round {(position - 1) % 3 + 1} of 3"
     assert shown["counter"] == f"round {position} of 6"
     assert shown["slider"] == position
     assert len(shown["received"]) == 4
@@ -104,7 +105,7 @@ def test_every_kind_of_story_ends_with_its_result(browser, tmp_path):
         browser.visit(tmp_path / "page.html")
         browser.press("end")
         shown = browser.run(SHOWN)
-        assert len(shown["done"]) == story.schedule.workers * story.schedule.chunks, name
+        assert len(shown["done"]) == story.workers * story.chunks, name
         assert all(row == shown["now"][0] for row in shown["now"]), name
         assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), (
             f"{name}: wider than the window"
@@ -146,10 +147,10 @@ def test_every_column_is_in_view_or_is_said_to_be_elsewhere(browser, tmp_path, s
         assert browser.errors() == []
 
 
-def test_no_text_can_end_the_data(ring, monkeypatch):
+def test_no_text_can_end_the_data(monkeypatch):
     hostile = "</script><script>alert(1)</script><!-- $style"
     monkeypatch.setattr("paceline.reports.explain.sentences.about", lambda name: (hostile, "how"))
-    text = page(ring)
+    text = page(explain(ExplainRequest(schedule="ring"), DRAWN))
     assert hostile not in text
     data = text.split('id="story">')[1].split("</script>")[0]
     assert json.loads(data)["about"] == hostile

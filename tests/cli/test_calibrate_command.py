@@ -106,12 +106,26 @@ def test_bad_words_are_refused_at_once(tmp_path, monkeypatch, capsys, arguments,
 
 
 @pytest.mark.parametrize(
-    "arguments", ["", "--seconds 60", "-n 2 -nr 0 -a host", "--record runs/some", "--table=t.toml"]
+    ("arguments", "tasks"),
+    [
+        ("", "device|links|record|table"),
+        ("--colour red", "device|links|record|table"),
+        ("--seconds 60", "device"),
+        ("-n 2 -nr 0 -a host", "links"),
+        ("--record runs/some", "record"),
+        ("--table=t.toml", "table"),
+        ("--threads 1", "device|record"),
+    ],
 )
-def test_without_a_task_the_sentence_says_which_there_are(capsys, arguments):
+def test_without_a_task_the_sentence_says_which_there_are_and_which_is_meant(capsys, arguments, tasks):
     told = refused(capsys, *arguments.split())
-    assert told.startswith("paceline: say what to calibrate")
+    assert told.startswith(f"paceline: say what to calibrate, by 'paceline calibrate {tasks}'")
     assert all(f"'{task}'" in told for task in ("device", "links", "record", "table"))
+
+
+def test_a_task_that_is_misspelt_is_told_in_the_right_spelling(capsys):
+    assert "unknown task 'devise'; did you mean 'device'?" in refused(capsys, "devise", "--seconds", "60")
+    assert "unknown task 'x'; choose one of: device, links, record, table" in refused(capsys, "x")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +160,7 @@ def test_under_a_launcher_only_links_are_measured(monkeypatch, capsys, arguments
 def test_links_are_added_only_where_they_can_be_written_and_to_one_thread(tmp_path, monkeypatch, capsys):
     """Nobody waits for minutes to hear it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("paceline.cli.calibrate.start_workers", lambda *_: pytest.fail("it was measured"))
+    monkeypatch.setattr("paceline.cli.calibrate.run_workers", lambda *_: pytest.fail("it was measured"))
     write_profile(PROFILE, tmp_path / "one.json")
     write_profile(replace(PROFILE, machine={"threads": 2}), tmp_path / "two.json")
     add = ("links", "--workers", "2", "--profile")

@@ -5,18 +5,18 @@ import torch
 from torch import nn, optim
 
 from paceline.errors import UsageError
-from paceline.runtimes.flat import flat_optimizer, flatten_parameters
+from paceline.runtimes.flat import Flat, flat_optimizer
 
 
 def test_an_optimizer_that_takes_all_parameters_alike_works_on_the_flat_vector():
-    flat = flatten_parameters(nn.Linear(3, 2))
+    flat = Flat(nn.Linear(3, 2).parameters())
     (group,) = flat_optimizer(lambda parameters: optim.SGD(parameters, lr=0.1), flat).param_groups
     assert [parameter.data_ptr() for parameter in group["params"]] == [flat.params.data_ptr()]
 
 
 def test_an_optimizer_that_leaves_parameters_out_still_does():
     """If this failed, biases that a job keeps fixed would be trained, or nothing would."""
-    flat = flatten_parameters(nn.Linear(3, 2))
+    flat = Flat(nn.Linear(3, 2).parameters())
     weights_only = flat_optimizer(
         lambda parameters: optim.SGD([p for p in parameters if p.dim() > 1], lr=0.1), flat
     )
@@ -30,4 +30,4 @@ def test_an_optimizer_that_leaves_parameters_out_still_does():
 def test_parameters_that_cannot_count_samples_are_refused(dtype):
     """If this failed, 300 samples would count as 304 in bfloat16, and every mean would be off by a per cent."""
     with pytest.raises(UsageError, match=r"float32, .* torch\.autocast"):
-        flatten_parameters(nn.Linear(3, 2).to(dtype))
+        Flat(nn.Linear(3, 2).to(dtype).parameters())

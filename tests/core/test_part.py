@@ -64,7 +64,7 @@ def test_an_optimizer_that_looks_at_whole_parameters_needs_one_server() -> None:
     with pytest.raises(
         UsageError, match=r"2 servers cannot share job .*optimizer Adafactor.*choose 1 server"
     ):
-        ParameterShard(job, 0, 2, 1, CPU)
+        check_divisible(job, 2)
     with pytest.raises(UsageError, match=r"3 servers cannot share .*Adafactor"):
         check_divisible(job, 3)
     check_divisible(job, 1)

@@ -17,7 +17,7 @@ from paceline.jobs.build import checked_job
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.sharding import Shards
 from paceline.records.spans import StepBreakdown
-from paceline.runtimes.replica import ParameterShard, Replica
+from paceline.runtimes.replica import ParameterShard, Replica, check_divisible
 
 CPU = torch.device("cpu")
 
@@ -68,7 +68,7 @@ def test_clipping_is_torchs_own() -> None:
     part.apply(0.0)
     assert torch.equal(part.grad, replica.flat.grad), "a server clips as a worker does"
     with pytest.raises(UsageError, match=r"2 servers cannot share job .*: clip_norm=0\.1 needs the norm"):
-        ParameterShard(job(clip_norm=0.1), 0, 2, 1, CPU)
+        check_divisible(job(clip_norm=0.1), 2)
 
 
 def test_bf16_computes_forward_in_bf16_and_keeps_the_parameters() -> None:

@@ -45,7 +45,7 @@ def test_the_parts_of_a_step_take_as_much_longer(tmp_path) -> None:
     [
         ("contention=1.2/1.4", "begins with 1.2"),
         ("contention=1/0.9", "has 0.9"),
-        ("contention=1/x", "list of numbers"),
+        ("contention=1/x", r"contention\[1\] = 'x': it must be a number"),
     ],
 )
 def test_factors_that_cannot_be_are_refused(text: str, says: str) -> None:

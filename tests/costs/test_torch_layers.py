@@ -2,7 +2,6 @@
 
 import inspect
 from collections import Counter
-from random import Random
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
-from paceline.studies.calibrate.layers import LAYERS, SingleLayer, draw_layer, layer_subject
+from paceline.studies.calibrate.layers import LAYERS, SingleLayer, draw_layer
 from timed_operators import time_operators
 
 NO_LAYERS = {
@@ -59,7 +58,7 @@ def test_every_layer_of_torch_is_in_the_table() -> None:
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_is_traced_as_it_runs(name: str) -> None:
     """A prediction would price operators that no device runs, or whose kind nobody knows."""
-    subject, samples = layer_subject(name, Random(3))
+    subject, samples = draw_layer(3, list(LAYERS).index(name))
     traced = trace(subject, samples)
     ran = time_operators(subject, samples, warm_up=0, repeats=1)
     names = Counter(one.name for one in (*traced.forward, *traced.backward, *traced.apply))

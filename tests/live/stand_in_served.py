@@ -28,23 +28,23 @@ def main(behaviour: str) -> int:
     asked = []
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, lambda signum, frame: asked.append(signum))
-    with Heartbeat(place) as heartbeat:
-        pids = gathered(place)
-        if "run" in wishes:
-            heartbeat.show(Path(wishes["run"]))
-        step = 0
-        while step != int(when):
-            if place.role == "worker" and asked and asked[0] == signal.SIGINT:
-                return note(place, "interrupted", step, 0)
-            if signal.SIGTERM in asked:
-                return note(place, "stopped", step, 1)
-            if not any(map(alive, pids)) if place.role == "server" else step == int(wishes.get("steps", -2)):
-                return 0
-            time.sleep(0.01)
-            if "waits" not in wishes:
-                step += 1
-                heartbeat.beat(step)
-        return fail(place, what, step)
+    heartbeat = Heartbeat(place)
+    pids = gathered(place)
+    if "run" in wishes:
+        heartbeat.show(Path(wishes["run"]))
+    step = 0
+    while step != int(when):
+        if place.role == "worker" and asked and asked[0] == signal.SIGINT:
+            return note(place, "interrupted", step, 0)
+        if signal.SIGTERM in asked:
+            return note(place, "stopped", step, 1)
+        if not any(map(alive, pids)) if place.role == "server" else step == int(wishes.get("steps", -2)):
+            return 0
+        time.sleep(0.01)
+        if "waits" not in wishes:
+            step += 1
+            heartbeat.beat(step)
+    return fail(place, what, step)
 
 
 def fail(place: ProcessInfo, what: str, step: int) -> int:

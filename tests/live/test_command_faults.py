@@ -14,6 +14,7 @@ import torch
 from command import local_rank, run_json, run_paceline, run_python, start_python
 from paceline.records.tensors import read_tensors
 from paceline.runtimes.live.heartbeat import read_progress
+from paceline.runtimes.live.process_info import ProcessInfo
 
 LONG = ("--iterations", "100000", "--checkpoint-every", "20 steps", "--evaluate-every", "50 steps")
 
@@ -140,7 +141,8 @@ def wait_for_steps(process: subprocess.Popen, launches: Path, steps: int) -> Non
     deadline = time.monotonic() + 60
     while True:
         (launch,) = list(launches.glob("paceline-*")) or [launches]
-        if all(read_progress(launch, rank).step >= steps for rank in (0, 1)):
+        infos = [ProcessInfo(rank=rank, workers=2, launch=launch) for rank in (0, 1)]
+        if all(read_progress(info).step >= steps for info in infos):
             return
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "no steps within a minute"

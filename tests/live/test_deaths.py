@@ -15,6 +15,7 @@ from command import start_python
 from paceline.runtimes.live.failures import complete_steps
 from paceline.runtimes.live.heartbeat import read_progress
 from paceline.runtimes.live.launcher.supervisor import notify_death
+from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.server_socket import ServerSocket
 from paceline.runtimes.live.wire.messages import Goodbye
@@ -56,8 +57,9 @@ def test_silence_is_a_setting_and_a_death_is_told_at_once(start: Start) -> None:
     )
     comes_back(strict, strict.cwd, strict.text)
     (launch,) = patient.cwd.glob("paceline-*")
-    held = read_progress(launch, 1).step
-    patient.until(lambda: read_progress(launch, 1).step > held + 3, "going on after the call")
+    worker = ProcessInfo(rank=1, workers=2, launch=launch)
+    held = read_progress(worker).step
+    patient.until(lambda: read_progress(worker).step > held + 3, "going on after the call")
     assert "given up" not in patient.text
     os.kill(patient.worker(1), signal.SIGKILL)
     patient.until_said(r"rank 1 on \S+ died at step \d+")

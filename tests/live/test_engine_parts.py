@@ -19,7 +19,7 @@ from paceline.records.folder import RunFolder
 from paceline.records.spans import StepRecord, TimeLedger, Totals
 from paceline.records.summary import Observer, Started
 from paceline.runtimes.config import read_live, resolved, write_config
-from paceline.runtimes.flat import CONTROL, flatten_parameters
+from paceline.runtimes.flat import CONTROL, Flat
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.request import LiveOptions, ProcessTask
 from paceline.runtimes.live.run_store import check_equal
@@ -162,7 +162,7 @@ def test_a_step_that_was_not_applied_is_not_kept_by_a_run_that_resumes(clock: Cl
 
 
 def overlap_of(model: nn.Module, mean: BucketedMean) -> tuple[Overlap, ScriptedGroup, Any]:
-    flat, group = flatten_parameters(model), ScriptedGroup()
+    flat, group = Flat(model.parameters()), ScriptedGroup()
     return Overlap(flat, group, Slowdown(1.0), mean), group, flat
 
 

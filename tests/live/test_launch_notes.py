@@ -22,7 +22,7 @@ from paceline.runtimes.live.failures import (
     what_next,
 )
 from paceline.runtimes.live.heartbeat import Heartbeat, read_progress
-from paceline.runtimes.live.launcher.processes import LaunchPlan
+from paceline.runtimes.live.launcher.processes import LaunchPlan, Process
 from paceline.runtimes.live.launcher.supervisor import ExitReporter, Supervisor
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.signals import StopRequest
@@ -33,21 +33,25 @@ from run_folders import saved_run
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
 
 
+def worker(rank: int, launch: Path) -> ProcessInfo:
+    return ProcessInfo(rank=rank, workers=2, launch=launch)
+
+
 def failure(kind: Kind, rank: int, at: float) -> Failure:
     return Failure(rank=rank, host="node-b", kind=kind, at=at, step=812)
 
 
 def test_a_heartbeat_can_be_read_after_the_worker_has_died(tmp_path: Path) -> None:
     """If this failed, nobody would know at which step a killed worker died."""
-    assert read_progress(tmp_path, 1).step == 0
+    assert read_progress(worker(1, tmp_path)).step == 0
     child = os.fork()
     if child == 0:
-        heartbeat = Heartbeat(ProcessInfo(rank=1, workers=2, launch=tmp_path))
+        heartbeat = Heartbeat(worker(1, tmp_path))
         heartbeat.show(tmp_path / "runs" / "a run")
         heartbeat.beat(812)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
-    pulse = read_progress(tmp_path, 1)
+    pulse = read_progress(worker(1, tmp_path))
     assert (pulse.step, pulse.run) == (812, tmp_path / "runs" / "a run")
     assert time.time() - pulse.at < 10
 
@@ -78,8 +82,8 @@ def test_a_lost_peer_is_told_from_an_error_here(error: Exception, expected: bool
 
 def test_a_cause_that_ended_a_moment_after_its_consequence_is_still_told(tmp_path: Path) -> None:
     """If this failed, a worker that is slow to end would leave the user with "lost contact" and no cause."""
-    failure("error", 0, 2.0).write(tmp_path)
-    failure("lost-peer", 1, 1.0).write(tmp_path)
+    failure("error", 0, 2.0).write(worker(0, tmp_path))
+    failure("lost-peer", 1, 1.0).write(worker(1, tmp_path))
     posted: list[Failure] = []
     meeting = SimpleNamespace(post=posted.append)
     supervisor = Supervisor(LaunchPlan(workers=2), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
@@ -106,9 +110,9 @@ def test_a_run_that_diverged_before_its_first_checkpoint_is_not_told_to_start_al
 
 def test_a_workers_first_note_stands(tmp_path: Path) -> None:
     """If this failed, the note of a cause would be overwritten while the worker is being ended."""
-    failure("error", 0, 1.0).write(tmp_path)
-    failure("stopped", 0, 2.0).write(tmp_path)
-    note = read_note(tmp_path, 0)
+    failure("error", 0, 1.0).write(worker(0, tmp_path))
+    failure("stopped", 0, 2.0).write(worker(0, tmp_path))
+    note = read_note(worker(0, tmp_path))
     assert note == failure("error", 0, 1.0)
     assert sentence(note).startswith("rank 0 on node-b failed at step 812")
 
@@ -153,10 +157,10 @@ def test_a_worker_that_is_ended_says_what_is_safe(
     monkeypatch.setattr(os, "_exit", lambda code: None)
     saved_run(tmp_path, 4, workers=1)
     place = ProcessInfo(host="node-a")
-    with Heartbeat(place) as heartbeat:
-        heartbeat.show(tmp_path)
-        heartbeat.beat(6)
-        _Notes(place, heartbeat).end_hard(signal.SIGINT)
+    heartbeat = Heartbeat(place)
+    heartbeat.show(tmp_path)
+    heartbeat.beat(6)
+    _Notes(place, heartbeat).end_hard(signal.SIGINT)
     what, safe, resume = capsys.readouterr().err.splitlines()
     assert what == "paceline: rank 0 on node-a could not stop in time after SIGINT, at step 6"
     assert safe.startswith("Safe: checkpoint of step 4")
@@ -199,13 +203,11 @@ def _wait_for(condition: object) -> None:
 
 def test_a_kill_that_is_seen_after_its_consequence_is_still_the_cause(tmp_path: Path) -> None:
     """If this failed, a loaded machine would now and then blame the worker that only noticed."""
-    supervisor = Supervisor(LaunchPlan(workers=1), None, tmp_path, lambda _: None)  # type: ignore[arg-type]
-    (process,) = supervisor.host.all
-    supervisor.failed_at = 100.0
+    process = Process(worker(0, tmp_path))
 
     def kind(code: int, after: float, *, killed: bool = False) -> str:
         process.code, process.ended_at, process.killed = code, 100.0 + after, killed
-        return supervisor.failure(process).kind  # type: ignore[union-attr]
+        return process.failure(100.0).kind  # type: ignore[union-attr]
 
     assert kind(-9, 0.0003) == kind(-9, -1.0) == "killed"
     assert kind(-9, 9.0) == "killed", "out of memory while the others ended"

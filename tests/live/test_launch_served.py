@@ -183,13 +183,12 @@ def test_a_host_that_lost_the_servers_is_told_to_join_and_tells_nobody_its_steps
     saved_run(tmp_path / "run", 4, servers=1)
     meeting = Fake()
     supervisor = Supervisor(plan_of(1), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
-    with Heartbeat(
-        ProcessInfo(rank=1, workers=2, servers=1, nodes=2, node_rank=1, launch=tmp_path)
-    ) as heartbeat:
-        heartbeat.show(tmp_path / "run")
-        heartbeat.beat(7)
-    Failure(rank=1, host="node-b", kind=kind, step=7, message="no answer", at=5.0).write(tmp_path)
-    write_servers(tmp_path, "rank-1", ["tcp://10.0.0.1:4000"])
+    worker = ProcessInfo(rank=1, workers=2, servers=1, nodes=2, node_rank=1, launch=tmp_path)
+    heartbeat = Heartbeat(worker)
+    heartbeat.show(tmp_path / "run")
+    heartbeat.beat(7)
+    Failure(rank=1, host="node-b", kind=kind, step=7, message="no answer", at=5.0).write(worker)
+    write_servers(tmp_path, ["tcp://10.0.0.1:4000"])
     supervisor.host.all[0].ended_at, supervisor.host.all[0].code = 5.0, 1
     with pytest.raises(
         RunFailed, match="known where the servers are; if the run goes on there:\nJoin: "
@@ -209,9 +208,10 @@ def test_a_stop_that_nobody_asked_for_names_the_launcher_that_has_gone(tmp_path:
     meeting = Fake()
     plan = LaunchPlan(nodes=2, workers=1, address="127.0.0.1", secret_file=Path("secret"))
     supervisor = Supervisor(plan, meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
-    with Heartbeat(ProcessInfo(workers=2, nodes=2, launch=tmp_path)) as heartbeat:
-        heartbeat.show(tmp_path / "run")
-    Failure(rank=0, host="node-a", kind="interrupted", step=4).write(tmp_path)
+    worker = ProcessInfo(workers=2, nodes=2, launch=tmp_path)
+    heartbeat = Heartbeat(worker)
+    heartbeat.show(tmp_path / "run")
+    Failure(rank=0, host="node-a", kind="interrupted", step=4).write(worker)
     supervisor.host.all[0].ended_at, supervisor.host.all[0].code = 5.0, 0
     assert ExitReporter(supervisor).exit_code() == 130
     meeting.unanswered = frozenset({1})
@@ -223,7 +223,7 @@ def test_a_launcher_that_still_beats_has_not_gone() -> None:
     """If this failed, one that is slow to verify large checkpoints would be accused of the run's end."""
     peers = LauncherGroup.__new__(LauncherGroup)
     peers._plan = LaunchPlan(nodes=3, address="127.0.0.1", secret_file=Path("secret"))
-    peers._store = SimpleNamespace(set=lambda *_: None, peek=lambda _: None)  # type: ignore[assignment]
+    peers._store = SimpleNamespace(set=lambda *_: None, read=lambda *_: ())  # type: ignore[assignment]
     peers._heard = {1: time.monotonic(), 2: time.monotonic() - 60}
     assert peers.exchange_steps(CompleteSteps(), None, patience=0.1) == []
     assert peers.unanswered == {2}
@@ -235,10 +235,8 @@ def test_only_a_host_with_servers_is_missed(tmp_path: Path, me: int, lost: int, 
     told: list[str] = []
     supervisor = Supervisor(plan_of(me), Fake(silent=lost), tmp_path, told.append)  # type: ignore[arg-type]
     assert supervisor.lost_node() == lost, "before its first step a run can do without nobody"
-    with Heartbeat(
-        ProcessInfo(rank=me, workers=2, servers=1, nodes=2, node_rank=me, launch=tmp_path)
-    ) as heartbeat:
-        heartbeat.beat(1)
+    worker = ProcessInfo(rank=me, workers=2, servers=1, nodes=2, node_rank=me, launch=tmp_path)
+    Heartbeat(worker).beat(1)
     assert supervisor.lost_node() == (None if survived else lost)
     words = ["node rank 1 (node-b) has not answered for 20 s; the run goes on with the others."]
     assert told == (words if survived else [])

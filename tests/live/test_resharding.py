@@ -16,7 +16,7 @@ from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_config, write_config
 from paceline.runtimes.live.launcher.launch import environments
 from paceline.runtimes.live.launcher.processes import LaunchPlan
-from paceline.runtimes.live.launcher.resharding import reshard_beside, with_workers
+from paceline.runtimes.live.launcher.resharding import reshard, with_workers
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.request import LiveOptions, TrainRequest
 from paceline.runtimes.settings import Settings
@@ -134,7 +134,7 @@ def test_a_place_where_no_folder_can_be_made_is_refused_with_the_command_that_ma
     with pytest.raises(
         UsageError, match=r"make it elsewhere with 'paceline reshard .*it --workers 1 --runs FOLDER'"
     ):
-        reshard_beside(folder, 1, trust=False)
+        reshard(folder, 1, trust=False)
 
 
 def test_the_command_that_resumes_a_resumed_run_repeats_how_long(tmp_path):

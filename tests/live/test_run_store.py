@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 import stat
 import tempfile
@@ -29,7 +28,7 @@ from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.processes import LaunchPlan
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import RunStore, port_number
-from paceline.runtimes.live.secret import Secret, agree, agreed_folder, enter, run_secret, store_key
+from paceline.runtimes.live.secret import Secret, agree, agreed_file, run_secret
 from paceline.runtimes.live.store_server import (
     LONGEST_KEY,
     LONGEST_VALUE,
@@ -147,7 +146,7 @@ def test_a_wrong_secret_is_the_users_mistake_and_counted(server: StoreServer) ->
     while server.refused["wrong key"] < 1:  # the server's thread may be behind
         assert time.monotonic() < deadline, server.refused
         time.sleep(0.01)
-    assert "connections without the run's secret" in (server.refusals() or "")
+    assert "connections without the run's secret" in server.refusals()
 
 
 def test_strangers_who_send_much_and_stall_are_bounded_and_members_stay(server: StoreServer) -> None:
@@ -182,7 +181,7 @@ def test_more_members_than_may_be_unproven_stay(server: StoreServer) -> None:
             member.set(str(number), "")
     for member in members:
         member.close()
-    assert server.refusals() is None
+    assert server.refusals() == ""
 
 
 def test_limits_hold_for_members_too(
@@ -209,7 +208,7 @@ def test_malformed_requests_of_a_member_are_counted_and_survived(
     server: StoreServer, store: RunStore
 ) -> None:
     """If this failed, one bad frame would end the store and the run with it."""
-    member = connect(f"tcp://127.0.0.1:{server.port}", store_key(SECRET))
+    member = connect(f"tcp://127.0.0.1:{server.port}", SECRET.key("store"))
     good = StoreRequest(1, Op.SET, (b"k",), (b"v",)).pack()
     packed = msgspec.msgpack.encode
     bad = [b"", os.urandom(13), good[:-1], b"x" * 5000, packed([1, 99]), packed([1, Op.SET, [b"k"], []])]
@@ -267,38 +266,31 @@ def test_a_failure_from_another_host_is_text_and_nothing_else() -> None:
 
 def test_processes_of_one_host_agree_on_a_secret_that_nobody_else_reads(tmp_path: Path) -> None:
     """If this failed, torchrun on one host would need a file from the user, or show the secret to others."""
-    folder = tmp_path / "agreed"
-    entered = [enter(folder) for _ in range(3)]
-    found = [agree(folder) for _ in entered]
+    found = [agree(tmp_path / "agreed") for _ in range(3)]
     assert found[0] == found[1] == found[2]
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert sorted(path.name for path in folder.iterdir()) == ["lock", "secret"]
-    assert stat.S_IMODE((folder / "secret").stat().st_mode) == 0o600
-    for each in entered:
-        each.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["agreed"]
+    assert stat.S_IMODE((tmp_path / "agreed").stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("trap", ["open", "link", "owner"])
-def test_a_folder_that_others_have_a_hand_in_is_refused(tmp_path: Path, trap: str) -> None:
-    """If this failed, a stranger could lay the folder out beforehand and know the secret."""
-    folder = tmp_path / "agreed"
+def test_a_file_that_others_have_a_hand_in_is_refused(tmp_path: Path, trap: str) -> None:
+    """If this failed, a stranger could lay the file out beforehand and know the secret."""
+    file, other = tmp_path / "agreed", tmp_path / "elsewhere"
+    Secret.new().write(other if trap == "link" else file)
     match trap:
         case "open":
-            folder.mkdir()
-            folder.chmod(0o755)
+            file.chmod(0o644)
         case "link":
-            (tmp_path / "elsewhere").mkdir(mode=0o700)
-            folder.symlink_to(tmp_path / "elsewhere")
+            file.symlink_to(other)
         case "owner":
             if os.geteuid() != 0:
-                pytest.skip("to give a folder away needs root")
-            folder.mkdir(mode=0o700)
-            os.chown(folder, 65534, 65534)
-    with pytest.raises(UsageError, match="is not a folder of this user alone"):
-        enter(folder)
+                pytest.skip("to give a file away needs root")
+            os.chown(file, 65534, 65534)
+    with pytest.raises(UsageError, match="is not a file of this user alone"):
+        agree(file)
 
 
-def test_no_other_user_can_take_the_name_of_the_agreed_folder_first(
+def test_no_other_user_can_take_the_name_of_the_agreed_file_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If this failed, anybody who makes folders in /tmp could keep all runs under torchrun from starting."""
@@ -307,12 +299,12 @@ def test_no_other_user_can_take_the_name_of_the_agreed_folder_first(
         folder.mkdir(mode=0o700)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    assert agreed_folder(1).parent == runtime
+    assert agreed_file(1).parent == runtime
     runtime.chmod(0o777)
-    assert agreed_folder(1).parent.parent == home / ".cache" / "paceline"
-    assert stat.S_IMODE(agreed_folder(1).parent.stat().st_mode) == 0o700
+    assert agreed_file(1).parent.parent == home / ".cache" / "paceline"
+    assert stat.S_IMODE(agreed_file(1).parent.stat().st_mode) == 0o700
     home.chmod(0o777)
-    assert agreed_folder(1).parent == Path(tempfile.gettempdir())
+    assert agreed_file(1).parent == Path(tempfile.gettempdir())
 
 
 def test_an_agreed_secret_of_killed_processes_is_swept(
@@ -327,12 +319,14 @@ def test_an_agreed_secret_of_killed_processes_is_swept(
         "import os, signal\n"
         "from paceline.runtimes.live.secret import run_secret\n"
         "from paceline.runtimes.live.process_info import ProcessInfo\n"
-        "with run_secret(ProcessInfo(workers=2, local_workers=2, port=2)):\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "worker = os.fork()\n"
+        "if not worker:\n"
+        "    with run_secret(ProcessInfo(workers=2, local_workers=2, port=2)):\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "assert os.waitpid(worker, 0)[1] == signal.SIGKILL\n"
     )
-    assert run_python(str(script)).returncode == -signal.SIGKILL
+    assert run_python(str(script)).returncode == 0
     (left,) = runtime.iterdir()
-    assert (left / "secret").exists()
     with run_secret(place), run_secret(replace(place, rank=1)):
         assert not left.exists()
         assert len(list(runtime.iterdir())) == 1, "one that is in use stays"
@@ -342,11 +336,11 @@ def test_an_agreed_secret_of_killed_processes_is_swept(
 def test_an_agreed_secret_is_removed_when_all_have_it_or_one_fails() -> None:
     place = ProcessInfo(rank=0, workers=2, local_workers=2, port=free_ports(1)[0])
     with run_secret(place):
-        assert agreed_folder(place.port).exists()
-    assert not agreed_folder(place.port).exists()
+        assert agreed_file(place.port).exists()
+    assert not agreed_file(place.port).exists()
     with pytest.raises(ZeroDivisionError), run_secret(place):
         raise ZeroDivisionError
-    assert not agreed_folder(place.port).exists()
+    assert not agreed_file(place.port).exists()
     with (
         pytest.raises(UsageError, match="a run on 2 hosts needs a secret file"),
         run_secret(ProcessInfo(nodes=2)),

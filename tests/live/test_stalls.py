@@ -1,6 +1,5 @@
 """When a process counts as standing still: by its phases, by the system, and not because others wait."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -133,11 +132,12 @@ def test_phases_are_read_back(tmp_path: Path) -> None:
     """If this failed, a launcher would not know what its processes do."""
     from paceline.runtimes.live.heartbeat import read_progress
 
-    with Heartbeat(ProcessInfo(rank=1, workers=2, launch=tmp_path)) as heartbeat:
-        assert read_progress(tmp_path, 1).phase == "starting"
-        heartbeat.enter("backward")
-        heartbeat.beat(7)
-        found = read_progress(tmp_path, 1)
+    info = ProcessInfo(rank=1, workers=2, launch=tmp_path)
+    heartbeat = Heartbeat(info)
+    assert read_progress(info).phase == "starting"
+    heartbeat.enter("backward")
+    heartbeat.beat(7)
+    found = read_progress(info)
     assert (found.phase, found.step) == ("backward", 7)
     assert found.since > 0
 
@@ -146,12 +146,13 @@ def test_once_the_run_is_over_a_stopped_process_has_ten_seconds_and_one_that_wor
     tmp_path: Path,
 ) -> None:
     """If this failed, a stopped worker would hold a finished run for ever, or a long trace would be cut off."""
-    watch = HangWatch([], tmp_path, LaunchPlan(), lambda _: None)
-    worker, server = Process("worker", 1), Process("server", 0)
+    watch = HangWatch([], LaunchPlan(), lambda _: None)
+    worker, server = (Process(ProcessInfo(role=role, servers=1)) for role in ("worker", "server"))
 
     def ends(process: Process, stopped: bool, over_at: float | None) -> float:
         stall = Stall(200.0, 320.0, "finishing", stopped)
-        return watch._ends(Hang(process, stall, Progress()), over_at)
+        watch._over_at = over_at
+        return watch._ends(Hang(process, stall, Progress()))
 
     assert ends(worker, True, None) == 320.0
     assert ends(worker, True, 210.0) == 210.0 + AFTER_END
@@ -163,39 +164,38 @@ def test_only_the_first_to_stand_still_is_accused(tmp_path: Path, monkeypatch: p
     """If this failed, everybody who is held up by a hang would be told as one more."""
     told: list[str] = []
     places = [ProcessInfo(rank=rank, workers=2, launch=tmp_path) for rank in (0, 1)]
-    processes = [Process("worker", rank) for rank in (0, 1)]
+    processes = [Process(place) for place in places]
     for process in processes:
         process.pid = 1
     monkeypatch.setattr(hangs, "activity", lambda pid: RUNNING)
     monkeypatch.setattr(timeouts, "HANG_LOOK", 0.0)
-    watch = HangWatch(processes, tmp_path, LaunchPlan(hang=0.0), told.append)
-    with Heartbeat(places[0]) as one, Heartbeat(places[1]) as other:
-        for heartbeat in (one, other):
-            heartbeat.beat(3)
-            heartbeat.enter("forward")
-        watch.look()
-        assert len(told) == 1
-        one.enter("exchange")
-        watch.look()
+    watch = HangWatch(processes, LaunchPlan(hang=0.0), told.append)
+    beats = [Heartbeat(place) for place in places]
+    for each in beats:
+        each.beat(3)
+        each.enter("forward")
+    watch.look()
+    assert len(told) == 1
+    beats[0].enter("exchange")
+    watch.look()
     assert "rank 0" in told[1]
     assert "goes on again" in told[1]
     assert told[2].startswith("rank 1 on")
 
 
 @pytest.fixture
-def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["Watched"]:
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Watched":
     """One process in forward, and the clock of its launcher."""
-    process = Process("worker", 0)
-    process.pid = 1
+    process = Process(ProcessInfo(launch=tmp_path), pid=1)
     monkeypatch.setattr(hangs, "activity", lambda pid: RUNNING)
     monkeypatch.setattr(hangs, "ask_for_stack", lambda *_: [])
-    with Heartbeat(ProcessInfo(rank=0, workers=1, launch=tmp_path)) as heartbeat:
-        heartbeat.beat(3)
-        heartbeat.enter("forward")
-        made = Watched(heartbeat.progress().since)
-        made.watch = HangWatch([process], tmp_path, LaunchPlan(), made.told.append)
-        monkeypatch.setattr(hangs.time, "monotonic", lambda: made.now)
-        yield made
+    heartbeat = Heartbeat(process.info)
+    heartbeat.beat(3)
+    heartbeat.enter("forward")
+    made = Watched(heartbeat.progress().since)
+    made.watch = HangWatch([process], LaunchPlan(), made.told.append)
+    monkeypatch.setattr(hangs.time, "monotonic", lambda: made.now)
+    return made
 
 
 class Watched:

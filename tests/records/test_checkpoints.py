@@ -108,7 +108,7 @@ def test_what_a_crash_left_is_ignored_and_swept_by_its_own_worker(tmp_path):
 def test_a_server_makes_room_for_a_new_file_and_keeps_one_that_others_may_need(tmp_path):
     checkpoints = checkpoints_in(tmp_path, keep=1)
     for step in (1, 2, 3):
-        checkpoints.make_room(0)
+        checkpoints.prune(0, room=1)
         checkpoints.save(step, 0, step)
     assert checkpoints.valid_steps(0)[0] == [3, 2], "another server may not have written step 3 yet"
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from paceline.records.events import (
     EventWriter,
     MetricsRow,
-    Scores,
     append_metrics,
     read_events,
     read_metrics,
@@ -151,7 +150,7 @@ def test_a_damaged_line_does_not_block_a_run_that_resumes_and_totals_say_so(line
 )
 def test_a_damaged_row_does_not_block_a_run_that_resumes(line, tmp_path):
     path = tmp_path / "metrics.jsonl"
-    good = MetricsRow(10, 1.0, Scores(0.5, 0.25, {"accuracy": 0.9}), 0.1, 1.25)
+    good = MetricsRow(10, 1.0, 0.5, 0.25, {"accuracy": 0.9}, 0.1, 1.25)
     append_metrics(path, good)
     path.write_bytes(line + path.read_bytes())
     (told,) = truncate_metrics(path, 10)
@@ -161,14 +160,14 @@ def test_a_damaged_row_does_not_block_a_run_that_resumes(line, tmp_path):
 
 def test_rows_are_read_back_and_can_be_followed_line_by_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    good = MetricsRow(10, 1.0, Scores(0.5, 0.25, {"accuracy": 0.9, "top5": 1.0}), 0.1, 1.25)
-    lost = MetricsRow(20, 2.0, Scores(math.inf, math.nan, {"accuracy": 0.1, "top5": 0.5}), 0.1, 2.5)
+    good = MetricsRow(10, 1.0, 0.5, 0.25, {"accuracy": 0.9, "top5": 1.0}, 0.1, 1.25)
+    lost = MetricsRow(20, 2.0, math.inf, math.nan, {"accuracy": 0.1, "top5": 0.5}, 0.1, 2.5)
     append_metrics(path, good)
     assert list(read_metrics(path)) == [good]
     append_metrics(path, lost)
     (_, again) = read_metrics(path)
-    assert math.isnan(again.scores.train_loss)
-    assert again.scores.metrics == lost.scores.metrics
+    assert math.isnan(again.train_loss)
+    assert again.metrics == lost.metrics
     assert "NaN" not in path.read_text(), "other programs read this file too"
     truncate_metrics(path, 10)
     assert list(read_metrics(path)) == [good]

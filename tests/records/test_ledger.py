@@ -73,10 +73,7 @@ lengths = st.lists(st.floats(0, 1e3), min_size=len(KINDS), max_size=len(KINDS))
 def test_no_time_disappears_and_the_typical_step_is_no_longer_than_the_longest(steps):
     ledger = TimeLedger()
     for seconds, sent, is_step in steps:
-        if is_step:
-            ledger.add_step(seconds, 0.0, sent, 0, 1)
-        else:
-            ledger.add_outside(seconds, sent, 0)
+        ledger.count(StepRecord(1, samples=1, sent=sent, is_step=is_step), seconds)
     totals = ledger.totals()
     assert accounted(totals) == pytest.approx(sum(sum(seconds) for seconds, _, _ in steps))
     assert sum(totals.seconds.values()) == pytest.approx(accounted(totals))
@@ -90,7 +87,7 @@ def test_the_typical_step_is_the_mean_of_the_middle_half(lengths):
     """Against the plain definition, within the width of a class of lengths."""
     ledger = TimeLedger()
     for length in lengths:
-        ledger.add_step([length] + [0.0] * (len(KINDS) - 1), 0.0, 0, 0, 1)
+        ledger.count(StepRecord(1, samples=1), [length] + [0.0] * (len(KINDS) - 1))
     fine = [length for length in sorted(lengths) for _ in range(4)]
     middle = fine[len(lengths) : 3 * len(lengths)]
     assert ledger.totals().typical.total == pytest.approx(sum(middle) / len(middle), rel=0.05)

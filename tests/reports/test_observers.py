@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.records.events import MetricsRow, Scores
+from paceline.records.events import MetricsRow
 from paceline.records.files import from_document
 from paceline.records.spans import StepBreakdown, Totals
 from paceline.records.summary import SCHEMA, Observer, Started, Summary
@@ -25,8 +25,8 @@ RUN = Started(
     folder="runs/x",
 )
 ROWS = [
-    MetricsRow(45, 1.0, Scores(1.7421, 0.901, {"accuracy": 0.8194}), 0.1, 0.4),
-    MetricsRow(90, 2.0, Scores(float("nan"), 0.1288, {"accuracy": 0.9639}), 0.1, 11.9),
+    MetricsRow(45, 1.0, 1.7421, 0.901, {"accuracy": 0.8194}, 0.1, 0.4),
+    MetricsRow(90, 2.0, float("nan"), 0.1288, {"accuracy": 0.9639}, 0.1, 11.9),
 ]
 SUMMARY = Summary(
     name="digits",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.records.servers import MembershipChange, ServerTotals
-from paceline.records.spans import KINDS, TimeLedger, Totals
+from paceline.records.spans import KINDS, StepRecord, TimeLedger, Totals
 from paceline.records.summary import Summary
 from paceline.reports.summary import MOST_ROWS, histogram, summary_text
 
@@ -28,7 +28,7 @@ def worker(steps: int, compute: float, wait: float = 0.0) -> Totals:
     """A worker's seconds in all."""
     ledger, spent = TimeLedger(), {"backward": compute / steps, "wait": wait / steps}
     for _ in range(steps):
-        ledger.add_step([spent.get(kind, 0.0) for kind in KINDS], 0.0, 0, 0, 32)
+        ledger.count(StepRecord(1, samples=32), [spent.get(kind, 0.0) for kind in KINDS])
     return ledger.totals()
 
 

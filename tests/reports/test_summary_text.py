@@ -33,9 +33,11 @@ def totals(slowdown: float = 1.0, scale: float = 1.0, first: float = 0.0, **chan
     one = [scale * 1e-3 * parts.get(kind, 0.0) for kind in KINDS]
     for step in range(1350):
         took = [one[0], one[1] + 1e-3 * first, *one[2:]] if first and not step else one
-        ledger.add_step(took, scale * 0.09e-3, 82088, 82088, 32, warm_up=bool(first) and not step)
+        warm_up = bool(first) and not step
+        record = StepRecord(step, samples=32, sent=82088, received=82088, warm_up=warm_up)
+        ledger.count(record, took, scale * 0.09e-3)
     between = {"evaluate": scale * 0.41, "checkpoint": scale * 0.09}
-    ledger.add_outside([between.get(kind, 0.0) for kind in KINDS], 0, 0)
+    ledger.count(StepRecord(1350, is_step=False), [between.get(kind, 0.0) for kind in KINDS])
     return ledger.totals()
 
 
@@ -119,7 +121,7 @@ def test_where_some_steps_take_much_longer_the_mean_is_shown_as_well():
 def test_a_worker_that_finished_no_step_is_counted():
     """If this failed, "1 to 2 steps a worker" would hide one that made none."""
     ledger = TimeLedger()
-    ledger.add_outside([0.0, 0.5, *[0.0] * (len(KINDS) - 2)], 0, 0)
+    ledger.count(StepRecord(0, is_step=False), [0.0, 0.5, *[0.0] * (len(KINDS) - 2)])
     text = summary_text(replace(SUMMARY, totals=[totals(), ledger.totals(), Totals()]))
     assert "\n0 to 1,350 steps a worker, " in text
     assert "unfinished steps 250 ms" in text

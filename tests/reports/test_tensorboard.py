@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from paceline.errors import UsageError
-from paceline.records.events import MetricsRow, Scores
+from paceline.records.events import MetricsRow
 from paceline.records.spans import StepBreakdown, Totals
 from paceline.records.summary import Started, Summary
 from paceline.reports.tensorboard import TensorBoardObserver
@@ -28,7 +28,7 @@ def test_the_scalars_are_read_back_by_tensorboard_itself(tmp_path):
     observer.started(replace(STARTED, folder=str(tmp_path)))
     observer.stepped(1, 64, 2.0, 0.5)
     observer.stepped(2, 64, 1.0, 1.0)
-    observer.evaluated(MetricsRow(2, 0.2, Scores(1.5, 1.25, {"accuracy": 0.75}), 0.1, 1.5))
+    observer.evaluated(MetricsRow(2, 0.2, 1.5, 1.25, {"accuracy": 0.75}, 0.1, 1.5))
     observer.noted("a sentence")
     totals = Totals(steps=2, samples=64)
     totals.typical = StepBreakdown(forward=0.25)
@@ -75,7 +75,7 @@ def test_step_times_are_a_series_over_the_run_without_evaluations(tmp_path):
         observer.stepped(step, 64, 2.0, now)
         if step % 100 == 0:
             now += 5.0
-            observer.evaluated(MetricsRow(step, 0.2, Scores(1.5, 1.25, {}), 0.1, now))
+            observer.evaluated(MetricsRow(step, 0.2, 1.5, 1.25, {}, 0.1, now))
     observer.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()

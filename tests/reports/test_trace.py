@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from paceline.records.events import EventWriter, MetricsRow, Scores, append_metrics
+from paceline.records.events import EventWriter, MetricsRow, append_metrics
 from paceline.records.folder import RunFolder
 from paceline.records.servers import AppliedGradient, Received, ServerLog, Ticked, Updated
 from paceline.records.spans import Span, StepRecord
@@ -118,8 +118,8 @@ def test_names_are_kinds_that_can_be_added_up(tmp_path):
 def test_counters_follow_the_run(tmp_path):
     folder = RunFolder(tmp_path)
     record_run(folder)
-    append_metrics(folder.metrics, MetricsRow(1, 0.5, Scores(2.0, 1.5, {}), 0.1, 0.1))
-    append_metrics(folder.metrics, MetricsRow(2, 1.0, Scores(float("nan"), 1.0, {}), 0.1, 0.105))
+    append_metrics(folder.metrics, MetricsRow(1, 0.5, 2.0, 1.5, {}, 0.1, 0.1))
+    append_metrics(folder.metrics, MetricsRow(2, 1.0, float("nan"), 1.0, {}, 0.1, 0.105))
     workers = [{"pid": 70 + rank, "cpu_percent": 90.0 + rank, "memory_bytes": 1000 + rank} for rank in (0, 1)]
     sample = {"time": 0.05, "cpu_percent": 55.0, "workers": workers}
     folder.system.write_text("".join(json.dumps({**sample, "time": at}) + "\n" for at in (0.05, 99.0)))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import UsageError
-from paceline.runtimes.live.secret import Secret, store_key, wire_key
+from paceline.runtimes.live.secret import Secret
 
 
 def test_a_secret_survives_its_file_and_gives_the_same_keys(tmp_path: Path) -> None:
@@ -13,15 +13,15 @@ def test_a_secret_survives_its_file_and_gives_the_same_keys(tmp_path: Path) -> N
     secret.write(tmp_path / "secret")
     again = Secret.read(tmp_path / "secret")
     assert again == secret
-    assert store_key(again) == store_key(secret)
-    assert wire_key(again) == wire_key(secret)
+    assert again.key("store") == secret.key("store")
+    assert again.key("wire") == secret.key("wire")
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
 
 
 def test_keys_differ_by_use_and_by_secret() -> None:
     """If this failed, a server could pose as the store, or runs would take each other's workers."""
     one, other = Secret.new(), Secret.new()
-    assert len({store_key(one), wire_key(one), store_key(other), wire_key(other)}) == 4
+    assert len({one.key("store"), one.key("wire"), other.key("store"), other.key("wire")}) == 4
 
 
 def test_a_file_is_never_overwritten(tmp_path: Path) -> None:
@@ -60,4 +60,4 @@ def test_any_long_text_will_do(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_bytes(b"correct horse battery staple\r\n")
     other.write_bytes(b"correct horse battery staple")
-    assert wire_key(Secret.read(one)) == wire_key(Secret.read(other))
+    assert Secret.read(one).key("wire") == Secret.read(other).key("wire")

@@ -14,7 +14,6 @@ import torch
 from served_transport import LENGTH, SECRET, a_server, a_worker
 
 from paceline.errors import UsageError
-from paceline.runtimes.live.secret import wire_key
 from paceline.runtimes.live.server.server_socket import ServerSocket
 from paceline.runtimes.live.wire import listener
 from paceline.runtimes.live.wire.channel import (
@@ -137,7 +136,7 @@ def test_a_worker_of_another_version_hears_so() -> None:
 def test_what_was_recorded_from_a_member_opens_nothing() -> None:
     """If this failed, whoever reads the network could push a gradient again, or end a worker with an old Goodbye."""
     with a_server() as server, working(server) as work:
-        handshake = Handshake(wire_key(SECRET), PROLOGUE)
+        handshake = Handshake(SECRET.key("wire"), PROLOGUE)
         first = PROLOGUE + handshake.write()
         with reach(server) as member:
             member.sendall(first)
@@ -157,7 +156,7 @@ def test_what_was_recorded_from_a_member_opens_nothing() -> None:
 @pytest.mark.parametrize("how", ["changed", "repeated", "left out"])
 def test_records_cannot_be_tampered_with(how: str) -> None:
     with a_server() as server, working(server) as work, reach(server) as member:
-        handshake = Handshake(wire_key(SECRET), PROLOGUE)
+        handshake = Handshake(SECRET.key("wire"), PROLOGUE)
         member.sendall(PROLOGUE + handshake.write())
         handshake.read(member.recv(MESSAGE))
         sealing, _ = handshake.split()
@@ -194,7 +193,7 @@ def test_a_member_that_is_late_to_speak_is_a_member(monkeypatch: pytest.MonkeyPa
     """If this failed, a worker would lose its first server while it waits for its second."""
     monkeypatch.setattr(listener, "HANDSHAKE", 0.3)
     with a_server() as server:
-        channel = connect(server.endpoint, wire_key(SECRET))
+        channel = connect(server.endpoint, SECRET.key("wire"))
         time.sleep(1)
         channel.send(pack(Hello(7)), most=1)
         parcel = server.receive(5)
@@ -207,7 +206,7 @@ def test_a_member_that_is_late_to_speak_is_a_member(monkeypatch: pytest.MonkeyPa
 def test_strangers_do_not_shut_a_member_out_between_its_two_messages() -> None:
     """If this failed, a flood of connections would end the run of whoever is about to prove itself."""
     with a_server() as server, reach(server) as member:
-        handshake = Handshake(wire_key(SECRET), PROLOGUE)
+        handshake = Handshake(SECRET.key("wire"), PROLOGUE)
         member.sendall(PROLOGUE + handshake.write())
         handshake.read(member.recv(MESSAGE))
         strangers = [reach(server) for _ in range(MOST_UNPROVEN + 20)]
@@ -226,7 +225,7 @@ def test_strangers_do_not_shut_a_member_out_between_its_two_messages() -> None:
 
 def member_of(server: ServerSocket) -> Channel:
     """A connection with the secret that the server knows as worker 7."""
-    channel = connect(server.endpoint, wire_key(SECRET))
+    channel = connect(server.endpoint, SECRET.key("wire"))
     channel.send(pack(Hello(7)), most=1)
     parcel = server.receive(5)
     assert parcel is not None

@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.util
+import os
 import subprocess
 import sys
 import threading
@@ -13,9 +14,13 @@ import torch
 
 from paceline.shm import barrier, process_group
 from paceline.shm.call import Call
-from paceline.shm.joining import alone
+from paceline.shm.local_comm import LocalComm
 from paceline.shm.process_group import SharedMemoryGroup
 from paceline.shm.work_queue import WorkQueue
+
+
+def alone() -> LocalComm:
+    return LocalComm(None, 0, [os.getpid()], [0], 5.0)
 
 
 def test_threads_that_talk_to_one_rank_share_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +33,7 @@ def test_threads_that_talk_to_one_rank_share_its_queue(monkeypatch: pytest.Monke
         return WorkQueue(name)
 
     monkeypatch.setattr(process_group, "WorkQueue", slow)
-    group = SharedMemoryGroup(alone(0, 5.0))
+    group = SharedMemoryGroup(alone())
     made.clear()
     threads = [threading.Thread(target=group.send, args=([torch.zeros(3)], 0)) for _ in range(2)]
     for thread in threads:
@@ -55,7 +60,7 @@ def test_a_system_without_futexes_can_import_and_be_alone(monkeypatch: pytest.Mo
     spec.loader.exec_module(elsewhere)
     assert not elsewhere.supported()
     monkeypatch.setattr(barrier, "_kernel", elsewhere._kernel)
-    team = alone(0, 5.0)
+    team = alone()
     team.agree(Call("barrier"))
     tensor = torch.ones(3)
     team.broadcast(tensor, 0)

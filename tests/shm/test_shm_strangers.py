@@ -90,9 +90,9 @@ def test_a_thousand_hostile_values_are_read_as_what_they_should_be_or_refused(
             value = hostile(chance, opened.fileno())
             for name in KEYS:
                 store = HashStore()
-                store.set(f"{name}/0", value)
+                store.set(f"1/{name}/0", value)
                 refused += not heard(GroupStore(store, 0, [7], 5.0), name)
-            store.set("loss", value)
+            store.set("2/loss", value)
             assert GroupStore(store, 0, [7], 5.0).loss(0.0).isprintable()
     assert refused > 2250, "of 3,000, as few of them are texts or small numbers"
     assert file.read_text() == "years of work"

@@ -15,7 +15,7 @@ from paceline.errors import UsageError
 from paceline.reports.bench import BenchReport, conclusion, row, winners
 from paceline.runtimes.live.run_store import check_equal
 from paceline.shm.operations import OPERATIONS
-from paceline.studies.collectives.group import PERIOD, Pattern, Side, left_out
+from paceline.studies.collectives.group import PERIOD, BenchGroup, Pattern, Side, worth_measuring
 from paceline.studies.collectives.probe import AlphaBeta, PiecewiseAlphaBeta, ProbeResult, fit_line, predict
 from paceline.studies.collectives.request import (
     DTYPES,
@@ -123,10 +123,13 @@ def test_a_link_without_time_a_byte_is_still_a_link():
     assert prediction.seconds["ring"][1000] == pytest.approx(0.1, rel=0.01)
 
 
-class Alone:
+class Alone(BenchGroup):
     """A group with one rank."""
 
     rank, workers = 0, 1
+
+    def __init__(self):
+        pass
 
     def align(self):
         pass
@@ -175,7 +178,8 @@ def cell(**changes) -> Cell:
         "predicted": 0.011,
         "measured_at": 0.0,
     }
-    return Cell(**{**values, **changes})
+    values |= changes
+    return Cell(**values, error=values["predicted"] / values["median"] - 1)
 
 
 def test_rates_are_those_of_nccl_tests():
@@ -222,7 +226,7 @@ def test_the_settings_and_figures_stand_above_the_table():
     out, err = io.StringIO(), io.StringIO()
     report = BenchReport(as_json=False, out=out, err=err)
     request = BenchRequest(op="max", dtype="int32", repeats=7)
-    settings = BenchSettings(request=request, hosts=(1, 2), threads=1, torch="2.99")
+    settings = BenchSettings(request=request, hosts=(1, 2), threads=1, torch="2.99", workers=3)
     report.show(settings)
     report.show(BenchPrediction(made_at=0.0, how=("a sentence",), figures={}, probes=(), seconds={}))
     report.show([cell()])
@@ -285,7 +289,8 @@ def test_two_hosts_that_differ_are_told_the_setting():
 
 
 def test_shared_memory_is_measured_where_it_is_shared():
-    asked = BenchRequest(only=SIDES)
-    assert left_out(asked, [2]) == ()
-    assert left_out(asked, [1, 1]) == ("shm", "shm-elsewhere")
-    assert left_out(asked, [2, 2]) == ("shm-elsewhere",)
+    assert worth_measuring(SIDES, [2]) == SIDES
+    assert worth_measuring(SIDES, [2, 2]) == tuple(side for side in SIDES if side != "shm-elsewhere")
+    assert worth_measuring(SIDES, [1, 1]) == tuple(side for side in SIDES if not side.startswith("shm"))
+    with pytest.raises(UsageError, match=r"^shm, shm-elsewhere: no two workers share memory here; "):
+        worth_measuring(("shm", "shm-elsewhere"), [1, 1])

@@ -11,8 +11,8 @@ from command import run_json
 from paceline.clusters.profile import Profile, read_profile, write_profile
 from paceline.costs.recorded import usual_pace
 from paceline.records.folder import RunFolder
+from paceline.studies.calibrate.links import calibrate_messages
 from paceline.studies.calibrate.measure import measure_cipher
-from paceline.studies.calibrate.messages import calibrate_messages
 
 CONTENTION = 1.5
 TIMES = "data=0.1 ms,forward=1 ms,backward=2 ms,apply=0.2 ms"

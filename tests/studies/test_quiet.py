@@ -63,7 +63,7 @@ def test_it_gives_up_and_names_the_amount() -> None:
 
 
 def test_a_busy_machine_that_is_accepted_is_not_waited_for_and_told() -> None:
-    found, said = machine(0.8, 0.6, busy=True)
+    found, said = machine(0.7, busy=True)
     found.measure(lambda: None)
     found.measure(lambda: None)
     assert not said

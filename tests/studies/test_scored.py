@@ -15,6 +15,7 @@ from paceline.records.spans import StepBreakdown
 from paceline.runtimes.virtual.recording import FolderRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
+from paceline.runtimes.virtual.simulation import Simulation
 from paceline.studies.predict.setup import Setup
 from paceline.studies.predict.step import predict_step
 
@@ -42,17 +43,11 @@ SETUP = Setup(
 def record(tmp_path: Path) -> RunFolder:
     """Of a virtual run of what ``SETUP`` says."""
     folder = RunFolder(tmp_path)
-    settings = SETUP.settings(2, 20)
+    run = SETUP.run(2, 20)
     cluster = replace(SETUP.cluster, times=SETUP.times)
     with FolderRecorder(folder, 2, 20) as recorder:
-        simulate(
-            settings,
-            SETUP.shape_for(settings),
-            cluster,
-            stated_costs(cluster, settings.batch_sizes, {}),
-            gradients=False,
-            recorder=recorder,
-        )
+        costs = stated_costs(cluster, run.settings.batch_sizes, {})
+        simulate(Simulation(run, cluster, costs, gradients=False, recorder=recorder))
     return folder
 
 

@@ -8,6 +8,7 @@ from paceline.clusters.catalogue import all_devices, all_networks
 from paceline.clusters.cluster import MEMORY, Cluster, Host, Link
 from paceline.clusters.description import DEFAULT_LINK, read_cluster
 from paceline.clusters.toml_reader import find_line
+from paceline.costs.topology import Topology
 from paceline.errors import UsageError
 
 INLINE = (
@@ -70,7 +71,7 @@ def test_ranks_fill_hosts_in_order_and_servers_go_where_they_are_offered_a_place
     path = tmp_path / "racks.toml"
     path.write_text(FILE)
     cluster = read_cluster(str(path))
-    assert cluster.place_workers() == (0, 0, 1, 1, 2)
+    assert Topology(cluster).workers == (0, 0, 1, 1, 2)
     assert cluster.place_servers(2) == (3, 3)
     with pytest.raises(UsageError, match=r"3 servers do not fit.*offer 2 places"):
         cluster.place_servers(3)

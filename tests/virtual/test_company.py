@@ -9,6 +9,7 @@ import pytest
 from virtual_helpers import StepTimes, make_cluster, make_job, time_only, with_gradients
 
 from paceline.clusters.cluster import Cluster, Host, Link
+from paceline.costs.topology import Topology
 from paceline.errors import RunFailed, UsageError
 from paceline.records.servers import Entry, Received, Updated
 from paceline.records.spans import StepBreakdown
@@ -133,7 +134,7 @@ def test_any_company_comes_to_its_end_and_keeps_the_rules(seed: int) -> None:
         check_updates(log)
     if spec.startswith("ssp"):
         founders = {
-            rank for rank, host in enumerate(cluster.place_workers()) if not cluster.hosts[host].start
+            rank for rank, host in enumerate(Topology(cluster).workers) if not cluster.hosts[host].start
         }
         check_bound(kept.logs[0], 2, founders)
 

@@ -6,7 +6,15 @@ from itertools import count
 import pytest
 import torch
 from torch import Tensor
-from virtual_helpers import StepTimes, make_cluster, make_job, settings_of, time_only, with_gradients
+from virtual_helpers import (
+    StepTimes,
+    make_cluster,
+    make_job,
+    prepared_of,
+    settings_of,
+    time_only,
+    with_gradients,
+)
 
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.costs.stated import stated_costs
@@ -14,6 +22,7 @@ from paceline.errors import RunFailed, UsageError
 from paceline.records.spans import StepBreakdown
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
+from paceline.runtimes.virtual.simulation import Simulation
 from paceline.strategies.base import Server, Strategy, SyncPoint, Worker, server_slices
 from paceline.strategies.effects import (
     AllReduce,
@@ -302,9 +311,8 @@ def test_the_same_run_twice_is_the_same_record() -> None:
     cluster = with_server(4, jitter=0.3)
     settings = settings_of(4, iterations=20)
     costs = stated_costs(cluster, settings.batch_sizes, {}, 1)
-    one, two = (
-        simulate(settings, SHAPE, cluster, costs, gradients=False, strategy=Asynchronous()) for _ in range(2)
-    )
+    run = prepared_of(settings, SHAPE, Asynchronous())
+    one, two = (simulate(Simulation(run, cluster, costs, gradients=False)) for _ in range(2))
     assert one == two
 
 

@@ -9,20 +9,18 @@ import msgspec
 import pytest
 import torch
 from test_company import company
-from virtual_helpers import Kept, KeptRecords, StepTimes, make_job, random_model, settings_of, with_gradients
+from virtual_helpers import Kept, StepTimes, make_job, prepared_of, random_model, settings_of, with_gradients
 
 from paceline.cli.main import main
 from paceline.clusters.cluster import Cluster, Host, Link
+from paceline.costs.topology import Topology
 from paceline.errors import RunFailed, UsageError
-from paceline.jobs.sharding import Shards
 from paceline.records.folder import RunFolder
 from paceline.records.servers import Received, Updated
 from paceline.records.spans import StepBreakdown
 from paceline.records.tensors import read_tensors, write_tensors
-from paceline.runtimes.prepare import Prepared
-from paceline.runtimes.settings import Every, Settings, Triggers
+from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.replay import Recording, read_recording, replay
-from paceline.strategies import build_strategy
 
 SPECS = ("async", "ssp:staleness=1", "ps:backup=1", "async:every=2.5,damped=true")
 JITTER = StepTimes(step=StepBreakdown(forward=1.0, backward=2.0, apply=0.1), serve=0.05, jitter=0.8)
@@ -36,14 +34,12 @@ def uneven() -> Cluster:
     return Cluster.of(hosts, times=JITTER)
 
 
-def recorded(
-    cluster: Cluster, spec: str, servers: int = 1, **changes
-) -> tuple[Recording, KeptRecords, Settings]:
+def recorded(cluster: Cluster, spec: str, servers: int = 1, **changes) -> tuple[Recording, Kept, Settings]:
     changes = {"iterations": 14, "evaluate": Every(4, "steps"), "servers": servers} | changes
     _, kept = with_gradients(make_job(random_model), cluster, strategy_name=spec, **changes)
     settings = settings_of(cluster.workers, strategy=spec, **changes)
     founders = tuple(
-        rank for rank, host in enumerate(cluster.place_workers()) if not cluster.hosts[host].start
+        rank for rank, host in enumerate(Topology(cluster).workers) if not cluster.hosts[host].start
     )
     logs = {rank: list(log) for rank, log in kept.logs.items()}
     recording = Recording(
@@ -57,27 +53,19 @@ def recorded(
     return recording, kept, settings
 
 
-def repeated(recording: Recording) -> KeptRecords:
+def repeated(recording: Recording) -> Kept:
     settings, job = recording.settings, make_job(random_model)
-    shards = Shards(len(job.train), settings.batch_sizes, settings.seed)
-    prepared = Prepared(
-        settings=settings,
-        job=job,
-        strategy=build_strategy(settings.strategy),
-        shards=shards,
-        triggers=Triggers(settings, shards.steps_per_epoch),
-        servers=settings.servers,
-    )
-    told, kept = Kept(), KeptRecords()
-    replay(recording, prepared, observer=told, recorder=kept)
-    kept.rows = told.rows
+    kept = Kept()
+    replay(recording, prepared_of(settings, job), observer=kept, recorder=kept)
     return kept
 
 
-def check_same(one: KeptRecords, other: KeptRecords) -> None:
+def check_same(one: Kept, other: Kept) -> None:
     assert one.model is not None
     assert all(torch.equal(one.model[name], other.model[name]) for name in one.model)
-    assert [(row.step, row.scores) for row in one.rows] == [(row.step, row.scores) for row in other.rows]
+    assert [replace(row, seconds=0.0) for row in one.rows] == [
+        replace(row, seconds=0.0) for row in other.rows
+    ]
 
 
 @pytest.mark.parametrize("servers", [1, 2])

@@ -106,8 +106,8 @@ def test_evaluation_is_that_of_the_exported_model(strategy: str) -> None:
     model.load_state_dict(kept.model)
     inputs, targets = job.test.take(torch.arange(50))
     right = (model(inputs).argmax(1) == targets).double().mean().item()
-    assert kept.rows[-1].scores.metrics["accuracy"] == pytest.approx(right)
-    assert kept.rows[-1].scores.test_loss == pytest.approx(job.loss(model(inputs), targets).item(), rel=1e-5)
+    assert kept.rows[-1].metrics["accuracy"] == pytest.approx(right)
+    assert kept.rows[-1].test_loss == pytest.approx(job.loss(model(inputs), targets).item(), rel=1e-5)
     assert summary.final["accuracy"] == pytest.approx(right)
     # 50 test samples are one batch, which one worker scores in forward's time for 8; the others wait.
     assert [totals.seconds["evaluate"] for totals in summary.totals] == [0, 0, pytest.approx(4 * 50 / 8)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual_helpers import SHAPE, TIMES, Every, make_cluster, make_job, settings_of, time_only
+from virtual_helpers import SHAPE, TIMES, Every, make_cluster, make_job, prepared_of, settings_of, time_only
 
 from paceline.clusters.cluster import StepTimes
 from paceline.costs.stated import stated_costs
@@ -16,6 +16,7 @@ from paceline.records.spans import StepBreakdown, TimeLedger
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
+from paceline.runtimes.virtual.simulation import Simulation
 from paceline.strategies.all_reduce import AllReduceSGD
 from paceline.units import Size
 
@@ -243,4 +244,4 @@ def test_what_cannot_be_simulated_is_refused() -> None:
     cluster = make_cluster(2)
     costs = stated_costs(cluster, (8, 8), {})
     with pytest.raises(UsageError, match="only a shape"):
-        simulate(settings_of(2), SHAPE, cluster, costs)
+        simulate(Simulation(prepared_of(settings_of(2), SHAPE), cluster, costs))

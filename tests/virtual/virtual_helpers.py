@@ -15,9 +15,14 @@ from paceline.records.events import MetricsRow
 from paceline.records.servers import Entry
 from paceline.records.spans import StepBreakdown, StepRecord
 from paceline.records.summary import Observer, Summary
+from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.settings import Every, Settings
+from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
+from paceline.runtimes.virtual.simulation import Simulation
+from paceline.strategies import build_strategy
+from paceline.strategies.base import Strategy
 
 torch.set_num_threads(1)
 
@@ -79,7 +84,7 @@ def make_cluster(
 
 
 @dataclass
-class Kept(Observer):
+class Kept(SimulationRecorder, Observer):
     """Keeps all that a run tells."""
 
     detailed: bool = True
@@ -97,11 +102,7 @@ class Kept(Observer):
     def exported(self, state) -> None:
         self.model = dict(state)
 
-
-class KeptRecords(Kept):
-    """The recorder's side; the observer's ``stepped`` has another meaning."""
-
-    def stepped(self, rank: int, record: StepRecord) -> None:  # type: ignore[override]
+    def recorded(self, rank: int, record: StepRecord) -> None:
         self.records.setdefault(rank, []).append(record)
 
 
@@ -117,6 +118,10 @@ def settings_of(workers: int, **changes) -> Settings:
     return Settings(job=JobSpec(), **values)
 
 
+def prepared_of(settings: Settings, job: Job | JobShape, strategy: Strategy | None = None) -> Prepared:
+    return Prepared(settings=settings, job=job, strategy=strategy or build_strategy(settings.strategy))
+
+
 def time_only(
     cluster: Cluster,
     shape: JobShape = SHAPE,
@@ -129,21 +134,18 @@ def time_only(
 ):
     """Simulate without gradients; return the summary and what was recorded."""
     settings = settings_of(cluster.workers, strategy=strategy_name, **changes)
-    kept = KeptRecords(detailed=detailed)
+    kept = Kept(detailed=detailed)
     costs = stated_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
-    summary = simulate(
-        settings, shape, cluster, costs, gradients=False, strategy=strategy, recorder=kept, horizon=horizon
-    )
-    return summary, kept
+    run = prepared_of(settings, shape, strategy)
+    simulation = Simulation(run, cluster, costs, gradients=False, recorder=kept, horizon=horizon)
+    return simulate(simulation), kept
 
 
 def with_gradients(
     job: Job, cluster: Cluster, *, strategy=None, strategy_name="all-reduce", **changes
-) -> tuple[Summary, KeptRecords]:
+) -> tuple[Summary, Kept]:
     """Simulate with gradients; return the summary and what was recorded and told."""
     settings = settings_of(cluster.workers, strategy=strategy_name, **changes)
-    told, kept = Kept(), KeptRecords()
+    kept, run = Kept(), prepared_of(settings, job, strategy)
     costs = stated_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
-    summary = simulate(settings, job, cluster, costs, strategy=strategy, observer=told, recorder=kept)
-    kept.rows = told.rows
-    return summary, kept
+    return simulate(Simulation(run, cluster, costs, observer=kept, recorder=kept)), kept

@@ -43,22 +43,14 @@ def collectives(
     sides are timed in turn, in the same processes, and their results checked. Two local workers by default. Under
     torchrun, or any launcher that sets its variables, each process is one worker. Exit code 3 if a result is wrong.
 
-    Parameters
-    ----------
-    sizes
-        Such as 1kB,1MB,25MiB, up to 4 GB (default: 1 kB to 256 MB).
-    only
-        Such as ring,shm,my_file.py:my_schedule (default: gloo, shm, shm-elsewhere and each schedule over gloo).
-    op
-        sum (default), mean, max, min or product; and, or and xor for integers.
-    dtype
-        float32 (default), float64, float16, bfloat16, int8, uint8, int32 or int64.
-    repeats
-        Timed calls a cell (default: as many as fit --cell-seconds, 3 to 200).
-    cell_seconds
-        Seconds for the timed calls of a cell (default 0.6); a probe gets half of it.
-    as_json
-        One JSON document instead of text.
+    Args:
+        sizes: Such as 1kB,1MB,25MiB, up to 4 GB (default: 1 kB to 256 MB).
+        only: Such as ring,shm,my_file.py:my_schedule (default: gloo, shm, shm-elsewhere and each schedule over gloo).
+        op: sum (default), mean, max, min or product; and, or and xor for integers.
+        dtype: float32 (default), float64, float16, bfloat16, int8, uint8, int32 or int64.
+        repeats: Timed calls a cell (default: as many as fit --cell-seconds, 3 to 200).
+        cell_seconds: Seconds for the timed calls of a cell (default 0.6); a probe gets half of it.
+        as_json: One JSON document instead of text.
     """
     from paceline.studies.collectives.request import parse_request
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cyclopts import App, Group, Parameter
 
-from paceline.cli.options import PlaceOptions, be_worker, start_workers, whole
+from paceline.cli.options import PlaceOptions, run_workers, whole
 from paceline.clusters.profile import DEFAULT_PATH, Profile, made_before, write_profile
-from paceline.errors import RunFailed, UsageError
+from paceline.errors import RunFailed, UsageError, unknown
 from paceline.records.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -55,12 +55,21 @@ app = App(
 )
 
 
+TASKS = ("device", "links", "record", "table")
+
+
 @app.default
-def choose(*_: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> int:
+def choose(*words: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> int:
     """Name a task; each has its own --help."""
+    first = words[0].partition("=")[0] if words else ""
+    if first and not first.startswith("-"):
+        raise unknown("task", first, TASKS, see="paceline calibrate --help")
+    options = {task: [one.names for one in app[task].assemble_argument_collection()] for task in TASKS}
+    meant = [task for task in TASKS if first == f"--{task}" or any(first in names for names in options[task])]
     raise UsageError(
-        "say what to calibrate: 'device' measures how fast this machine computes, 'links' adds its links to that "
-        "profile, 'record' corrects a profile by a recorded run, 'table' completes a table of measured epochs"
+        f"say what to calibrate, by 'paceline calibrate {'|'.join(meant or TASKS)}': 'device' measures how fast this "
+        "machine computes, 'links' adds its links to that profile, 'record' corrects a profile by a recorded run, "
+        "'table' completes a table of measured epochs"
     )
 
 
@@ -80,14 +89,10 @@ def device(
     depends on its sizes. Waits up to a minute until nothing else computes, measures again what was disturbed, and ends
     with exit code 1 if that goes on. The profile holds for workers with as many threads.
 
-    Parameters
-    ----------
-    seconds
-        How long to measure (default 180); more is more accurate.
-    threads
-        Threads that a worker computes with (default 1, or as OMP_NUM_THREADS says).
-    name
-        What to call the machine (default: its host name).
+    Args:
+        seconds: How long to measure (default 180); more is more accurate.
+        threads: Threads that a worker computes with (default 1, or as OMP_NUM_THREADS says).
+        name: What to call the machine (default: its host name).
     """
     from paceline.reports.calibrate import render_device
     from paceline.reports.progress import Screen
@@ -122,17 +127,13 @@ def links(
     (start the command on each), or under torchrun or any launcher that sets its variables, they measure the network.
     Measure as many numbers of workers as you like, one after the other.
 
-    Parameters
-    ----------
-    profile
-        The profile that is added to, on the host of rank 0; its workers have one thread.
-    out
-        Where to write the profile (default: where it was).
+    Args:
+        profile: The profile that is added to, on the host of rank 0; its workers have one thread.
+        out: Where to write the profile (default: where it was).
     """
     from paceline.reports.calibrate import render_links
     from paceline.runtimes.live.process_info import ProcessInfo
-    from paceline.studies.calibrate.links import add_links_here, check_profile
-    from paceline.studies.calibrate.messages import add_messages
+    from paceline.studies.calibrate.links import add_links_here, add_messages, check_profile
 
     where, out = where or PlaceOptions(), out or profile
 
@@ -147,13 +148,12 @@ def links(
             show(found)  # else the launcher measures more, and shows it all
         return _Outcome("done" if found else "interrupted")
 
-    if (place := ProcessInfo.from_environment()) is not None:
-        return be_worker(where, place, work)
-    if not where.node_rank:
+    launching = ProcessInfo.from_environment() is None
+    if launching and not where.node_rank:
         check_profile(profile, out)
     workers = (1 if where.nodes else 2) if where.workers is None else where.workers
-    code = start_workers(where, workers)
-    if code == 0 and (where.nodes or 1) == 1:
+    code = run_workers(where, workers, work)
+    if launching and code == 0 and (where.nodes or 1) == 1:
         sys.stderr.write(f"training with {workers} workers and a server: about half a minute\n")
         with tempfile.TemporaryDirectory(prefix="paceline-") as runs:
             show(add_messages(out, workers, partial(_train, runs), busy=busy))
@@ -192,17 +192,12 @@ def record(
 ) -> int:
     """Correct a profile by the typical step of a recorded run; nothing is measured.
 
-    Parameters
-    ----------
-    run
-        The folder of a run by one worker.
-    profile
-        The profile to correct, which keeps its links, threads and name (default: none, and the new profile knows one
-        rate only).
-    threads
-        Threads of the run's worker, where its record does not say (default 1).
-    name
-        What to call the machine (default: as --profile has it, or its host name).
+    Args:
+        run: The folder of a run by one worker.
+        profile: The profile to correct, which keeps its links, threads and name
+            (default: none, and the new profile knows one rate only).
+        threads: Threads of the run's worker, where its record does not say (default 1).
+        name: What to call the machine (default: as --profile has it, or its host name).
     """
     from paceline.reports.calibrate import render_record
     from paceline.studies.calibrate.device import check_out
@@ -225,16 +220,12 @@ def table(
 ) -> int:
     """Predict the rest of a table of measured epochs from one of its points; nothing is measured or written.
 
-    Parameters
-    ----------
-    file
-        A .toml file of measured epochs, such as examples/resnet18-cifar10-table.toml.
-    start
-        The point that is fitted, workers x batch, such as 4x128 (default: the most workers, the middle batch).
-    collective
-        How gradients were exchanged: one-to-all, ring, tree or butterfly (default: each of them beside the others).
-    forecast
-        Further points, such as 8x128,8x512.
+    Args:
+        file: A .toml file of measured epochs, such as examples/resnet18-cifar10-table.toml.
+        start: The point that is fitted, workers x batch, such as 4x128 (default: the most workers, the middle batch).
+        collective: How gradients were exchanged: one-to-all, ring, tree or butterfly
+            (default: each of them beside the others).
+        forecast: Further points, such as 8x128,8x512.
     """
     from paceline.reports.calibrate import render_fits
     from paceline.studies.calibrate.table import TablePoint, fit_table, read_table

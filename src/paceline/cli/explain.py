@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,28 +39,18 @@ def explain(
 
     Which process sends which chunk to which other, and what each holds afterwards. Without a schedule, list them.
 
-    Parameters
-    ----------
-    schedule
-        Such as ring; without one, all are listed.
-    workers
-        Processes that take part (default 4; at most 16, with --json 32).
-    hosts
-        Workers a host, such as 2,2 (default: all on one, or on two for hierarchical).
-    op
-        sum (default), mean, max, min or product.
-    values
-        What each process begins with, a row a process: '5 2 9 1; 3 8 4 7'.
-    length
-        Without --values: values a process (default: as many as processes, or as chunks; at most 64, with --json 256).
-    seed
-        Decides what is drawn (default 1): 1 to 9, or to twice the processes; no two draw the same in a place.
-    segments
-        Cut the values into so many segments that go through one behind the other (default 1, at most 8).
-    html
-        Write a page that steps forward and back to this file.
-    as_json
-        One JSON document instead of text.
+    Args:
+        schedule: Such as ring; without one, all are listed.
+        workers: Processes that take part (default 4; at most 16, with --json 32).
+        hosts: Workers a host, such as 2,2 (default: all on one, or on two for hierarchical).
+        op: sum (default), mean, max, min or product.
+        values: What each process begins with, a row a process: '5 2 9 1; 3 8 4 7'.
+        length: Without --values: values a process
+            (default: as many as processes, or as chunks; at most 64, with --json 256).
+        seed: Decides what is drawn (default 1): 1 to 9, or to twice the processes; no two draw the same in a place.
+        segments: Cut the values into so many segments that go through one behind the other (default 1, at most 8).
+        html: Write a page that steps forward and back to this file.
+        as_json: One JSON document instead of text.
     """
     asked: dict[str, Any] = {"workers": workers, "hosts": hosts, "op": op, "values": values, "length": length}
     asked |= {"seed": seed, "segments": segments}
@@ -77,7 +68,7 @@ def explain(
 def _show(request: dict[str, Any], html: Path | None, as_json: bool) -> None:
     from paceline.reports.explain.explanation import DRAWN, WRITTEN, ExplainRequest
     from paceline.reports.explain.explanation import explain as explain_collective
-    from paceline.reports.explain.render import document, print_explanation, write_page
+    from paceline.reports.explain.render import print_explanation, write_page
 
     limits = WRITTEN if as_json and html is None else DRAWN
     explanation = explain_collective(ExplainRequest(**request), limits)
@@ -85,7 +76,7 @@ def _show(request: dict[str, Any], html: Path | None, as_json: bool) -> None:
         write_page(explanation, html)
         sys.stderr.write(f"wrote {html}: open it in a browser\n")
     if as_json:
-        print(json.dumps(document(explanation)))  # noqa: T201
+        print(json.dumps(asdict(explanation)))  # noqa: T201
     elif html is None:
         print_explanation(explanation, Console(highlight=False))
 

@@ -151,20 +151,13 @@ def predict(
     program runs on the described network. The answer first: faster or
     slower than one worker, by how much and why; then rows by number of workers, and what would help.
 
-    Parameters
-    ----------
-    name
-        The model: one that ships, such as resnet50 ('paceline models'), or your own by import path.
-    layers
-        Show where a worker's step goes, module by module.
-    chart
-        Draw the speed-up by workers below the table.
-    svg
-        Draw it into this .svg file, with its interval.
-    out
-        Write the whole prediction to this file, for a later comparison with what was measured.
-    as_json
-        One JSON document instead of text.
+    Args:
+        name: The model: one that ships, such as resnet50 ('paceline models'), or your own by import path.
+        layers: Show where a worker's step goes, module by module.
+        chart: Draw the speed-up by workers below the table.
+        svg: Draw it into this .svg file, with its interval.
+        out: Write the whole prediction to this file, for a later comparison with what was measured.
+        as_json: One JSON document instead of text.
     """
     with without_collecting():
         from paceline.studies.predict import predict as predict_request

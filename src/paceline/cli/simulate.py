@@ -29,6 +29,7 @@ from paceline.units import parse_seconds
 if TYPE_CHECKING:
     from paceline.clusters.cluster import Cluster
     from paceline.costs.stated import StatedCosts
+    from paceline.jobs.job import Job
     from paceline.reports.progress import Tee
     from paceline.runtimes.prepare import Prepared
     from paceline.runtimes.virtual.recording import FolderRecorder
@@ -119,12 +120,9 @@ def simulate(
     links by latency, bandwidth and fair sharing, steps by the times that it states. Same seed, same record,
     byte for byte. Exit code 3 where it did not reach --target-accuracy.
 
-    Parameters
-    ----------
-    scenario
-        A .toml file that says what is given and what is asked, instead of all options; see docs/scenarios.md.
-    replay
-        The folder of a run with servers, live or simulated: repeat it message by message.
+    Args:
+        scenario: A .toml file that says what is given and what is asked, instead of all options; see docs/scenarios.md.
+        replay: The folder of a run with servers, live or simulated: repeat it message by message.
     """
     options, where, keep = options or RunOptions(), where or ClusterOptions(), keep or KeepOptions()
     given = [*given_options(options), *where.given()]
@@ -174,7 +172,7 @@ def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
     from paceline.reports.trace import write_trace
     from paceline.runtimes.prepare import prepare
     from paceline.runtimes.virtual.simulate import simulate
-    from paceline.runtimes.virtual.simulation import check
+    from paceline.runtimes.virtual.simulation import Simulation, check
 
     spare_compiler()
     torch.set_num_threads(1)  # as a live worker's, so that sums come out alike to the last bit
@@ -184,7 +182,7 @@ def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
     settings = options.settings(cluster.workers)
     costs = where.costs(cluster, settings)
     prepared = prepare(settings)
-    check(settings, prepared.job, cluster, prepared.strategy, where.gradients, where.end)
+    check(prepared, cluster, where.gradients, where.end)
     machinery = {"cluster": asdict(cluster), "gradients": where.gradients}
     name = keep.name or prepared.job.name
     with _recording(keep, name, prepared, machinery, settings.workers, "simulated") as (recorder, observer):
@@ -194,18 +192,17 @@ def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
             )
         if not recorder.detailed:
             observer.noted("too many workers or steps to keep every step: only totals are recorded")
-        summary = simulate(
-            settings,
-            prepared.job,
+        simulation = Simulation(
+            prepared,
             cluster,
             costs,
             gradients=where.gradients,
             observer=observer,
             recorder=recorder,
             name=name,
-            folder=str(recorder.folder.path),
             horizon=where.end,
         )
+        summary = simulate(simulation)
     if recorder.detailed:
         write_trace(recorder.folder)
         if not keep.as_json and is_short(summary):
@@ -218,14 +215,21 @@ def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
 
 @contextmanager
 def _recording(
-    keep: KeepOptions, name: str, prepared: "Prepared", machinery: dict[str, Any], workers: int, clock: str
+    keep: KeepOptions,
+    name: str,
+    prepared: "Prepared[Job]",
+    machinery: dict[str, Any],
+    workers: int,
+    clock: str,
 ) -> Iterator[tuple["FolderRecorder", "Tee"]]:
     from paceline.reports.progress import Tee
-    from paceline.runtimes.virtual.recording import FolderObserver, FolderRecorder, new_folder
+    from paceline.runtimes.virtual.recording import FolderRecorder, new_folder
 
     folder = new_folder(keep.parent, name, prepared.settings, machinery)
-    observer = Tee([FolderObserver(folder), *keep.observers(prepared.settings, clock)])
-    with FolderRecorder(folder, workers, prepared.triggers.last) as recorder, closing(observer):
+    with (
+        FolderRecorder(folder, workers, prepared.triggers.last) as recorder,
+        closing(Tee([recorder, *keep.observers(prepared.settings, clock)])) as observer,
+    ):
         yield recorder, observer
 
 
@@ -242,8 +246,7 @@ def _repeat(run: Path, given: list[str], keep: KeepOptions) -> int:
     name = keep.name or f"{prepared.job.name}-replay"
     machinery = {"replay": str(recording.folder.path), "gradients": recording.gradients}
     with _recording(keep, name, prepared, machinery, recording.workers, "recorded") as (recorder, observer):
-        folder = str(recorder.folder.path)
-        replay(recording, prepared, observer=observer, recorder=recorder, name=name, folder=folder)
+        replay(recording, prepared, observer=observer, recorder=recorder, name=name)
     difference, worst = model_difference(recording.folder, recorder.folder)
     if not worst:
         ending = "; there is no model to compare"

@@ -207,19 +207,14 @@ def reshard(
     On one host 'paceline train --resume RUN --workers N' does so by itself. For several hosts, make the folder where
     the checkpoints of all ranks are, see that every host has it, and resume it there.
 
-    Parameters
-    ----------
-    run
-        The folder of the run that stopped; it stays as it is.
-    workers
-        Workers of all hosts together, who share the run's global batch.
-    runs
-        Make the new folder in this one (default: beside the old one).
-    trust
-        Run the job's code, also where it has changed or lies in the run folder.
+    Args:
+        run: The folder of the run that stopped; it stays as it is.
+        workers: Workers of all hosts together, who share the run's global batch.
+        runs: Make the new folder in this one (default: beside the old one).
+        trust: Run the job's code, also where it has changed or lies in the run folder.
     """
     from paceline.runtimes.live.failures import command
-    from paceline.runtimes.live.launcher.resharding import reshard_beside
+    from paceline.runtimes.live.launcher import resharding
 
-    new = reshard_beside(RunFolder(run), workers, trust=trust, runs=runs)
+    new = resharding.reshard(RunFolder(run), workers, trust=trust, runs=runs)
     sys.stderr.write(f"Resume: {command('train', resume=new.path)}\n")

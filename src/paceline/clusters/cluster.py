@@ -6,9 +6,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby, islice, pairwise
 from math import inf
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
+
+from msgspec import Meta
 
 from paceline.clusters.catalogue import DeviceSheet, NetworkSheet
+from paceline.clusters.toml_reader import Count, Number, Seconds
 from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown
 from paceline.units import show_rate, show_seconds
@@ -16,9 +19,10 @@ from paceline.units import show_rate, show_seconds
 Backend = Literal["shm", "gloo"]
 
 
-def _require(fine: bool, what: str, rule: str) -> None:
-    if not fine:
-        raise UsageError(f"{what} is impossible: it must be {rule}")
+MOST_HOSTS = 1_000_000
+Hosts = Annotated[int, Meta(ge=1, le=MOST_HOSTS)]
+Processes = Annotated[int, Meta(ge=0, le=MOST_HOSTS)]
+"""Of one host."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +36,6 @@ class Device:
     memory: float = 0.0
     """Bytes, of each worker of a GPU and of all workers of a host that share a CPU; 0 where it is not stated."""
 
-    def __post_init__(self) -> None:
-        _require(0 < self.speed < inf, f"a speed of {self.speed:g}", "more than 0, for example 1.0")
-        _require(0 <= self.reduce_seconds < inf, f"reducing at {self.reduce_seconds:g} s a byte", "0 or more")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
@@ -43,10 +43,6 @@ class Link:
     """Bytes a second, each way at once."""
     latency: float
     """Seconds from one end to the other; between two hosts the larger of theirs counts."""
-
-    def __post_init__(self) -> None:
-        _require(0 < self.bandwidth < inf, f"a bandwidth of {self.bandwidth:g} B/s", "more than 0")
-        _require(0 <= self.latency < inf, f"a latency of {self.latency:g} s", "0 or more")
 
     @classmethod
     def of(cls, sheet: NetworkSheet, devices: int = 1) -> Self:
@@ -95,32 +91,29 @@ def contention_factor(factors: Sequence[float], workers: int) -> float:
 class Host:
     name: str = field(compare=False)
     link: Link
-    workers: int = 1
-    servers: int = 0
+    workers: Processes = 1
+    servers: Processes = 0
     """How many servers may run here; where no host states any, they are spread over all hosts."""
     device: Device = Device()
     inside: Link = MEMORY
-    start: float = 0.0
+    start: Seconds = 0.0
     """When its workers begin, in seconds; later ones join a run under way."""
-    steps: int | None = None
+    steps: Count | None = None
     """After how many steps its workers leave; None: they stay to the end."""
-    dies: float | None = None
+    dies: Seconds | None = None
     """When its workers die, in seconds; None: never."""
-    contention: tuple[float, ...] = ()
+    contention: tuple[Number, ...] = ()
     """How many times as long computing takes with 1, 2, 3... of its workers at it; the first is 1."""
     backend: Backend = "shm"
     """How its workers all-reduce among themselves: in shared memory, or by Gloo through what is inside."""
 
     def __post_init__(self) -> None:
-        at = f"on host {self.name!r}"
         _check_contention(self.contention, f"host {self.name!r}")
-        _require(self.workers >= 0, f"{self.workers} workers {at}", "0 or more")
-        _require(self.servers >= 0, f"{self.servers} servers {at}", "0 or more")
-        _require(0 <= self.start < inf, f"start = {self.start:g} s {at}", "0 s or more")
-        _require(self.steps is None or self.steps >= 1, f"steps = {self.steps} {at}", "at least 1")
-        if self.dies is not None:
-            rule = f"after its start at {self.start:g} s"
-            _require(self.start < self.dies < inf, f"dies = {self.dies:g} s {at}", rule)
+        if self.dies is not None and not self.start < self.dies:
+            raise UsageError(
+                f"dies = {self.dies:g} s on host {self.name!r} is impossible: it must be after its start at "
+                f"{self.start:g} s"
+            )
 
     @property
     def churn(self) -> list[str]:
@@ -146,18 +139,14 @@ class StepTimes:
 
     step: StepBreakdown | None = None
     """Data, forward, backward and apply; None where nothing is stated."""
-    evaluate: float | None = None
+    evaluate: Seconds | None = None
     """Evaluating as many samples as a mini-batch has; None takes as long as forward."""
-    checkpoint: float = 0.0
-    serve: float = 0.0
-    aggregate: float = 0.0
+    checkpoint: Seconds = 0.0
+    serve: Seconds = 0.0
+    aggregate: Seconds = 0.0
     """What a server spends on each gradient of an update, once all of them have come."""
-    jitter: float = 0.0
+    jitter: Annotated[float, Meta(ge=0, le=2, description="between 0 (none) and 2, for example 0.1")] = 0.0
     """Spread of the compute times: 0 is none, 0.1 varies a typical step by a tenth, drawn from the seed."""
-
-    def __post_init__(self) -> None:
-        rule = "between 0 (none) and 2, for example 0.1"
-        _require(0 <= self.jitter <= 2, f"a jitter of {self.jitter:g}", rule)
 
 
 @dataclass(frozen=True)
@@ -247,9 +236,6 @@ class Cluster:
                 f"{workers} workers contradict the cluster, which has {self.workers} on {self.host_count} hosts; "
                 "leave the number of workers out or change the cluster"
             )
-
-    def place_workers(self) -> tuple[int, ...]:
-        return tuple(index for index, host in enumerate(self.hosts) for _ in range(host.workers))
 
     def place_servers(self, servers: int) -> tuple[int, ...]:
         """The host of every server rank: the places that hosts offer, in order; else one host after another."""

@@ -1,23 +1,26 @@
 """A cluster in the user's words: inline, ``hosts=4,workers=2,bandwidth=1 Gbit/s``, or a TOML file."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from math import inf
 from pathlib import Path
+from typing import Annotated
 
-from paceline.clusters.catalogue import DeviceSheet, all_devices, find_device, find_network, squash
-from paceline.clusters.cluster import MEMORY, Backend, Cluster, Device, Host, HostGroup, Link, StepTimes
-from paceline.clusters.toml_reader import Reader, read_toml
+from paceline.clusters import toml_reader as toml
+from paceline.clusters.catalogue import NetworkSheet, all_devices, find_device, find_network, squash
+from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, HostGroup, Hosts, Link, StepTimes
 from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown
 
 DEFAULT_LINK = Link(bandwidth=1e9 / 8, latency=50e-6)
-MOST_HOSTS = 1_000_000
 NEAR = 0.86
 """How alike a name and one of the catalogue's must be to be taken for a slip: 'a1000' is, 'l40' for 'l40s' is not."""
 
+Network = Annotated[NetworkSheet, toml.Parsed(find_network, "it must be a name in quotes")]
+
 _STEP = ("data", "forward", "backward", "apply")
-_BESIDE = ("evaluate", "checkpoint", "serve", "aggregate")
+_TIMES = (*_STEP, "evaluate", "checkpoint", "serve", "aggregate", "jitter")
 
 
 def read_cluster(text: str) -> Cluster:
@@ -25,7 +28,7 @@ def read_cluster(text: str) -> Cluster:
     path = Path(text)
     if path.suffix != ".toml":
         return _read_inline(text)
-    reader = read_toml(path, "cluster file")
+    reader = toml.read_toml(path, "cluster file")
     if "ask" in reader.values:
         raise UsageError(
             f"{path} is a scenario, no cluster: it says what is run; use 'paceline simulate {path}'"
@@ -33,10 +36,12 @@ def read_cluster(text: str) -> Cluster:
     return cluster_of(reader, path.stem)
 
 
-def cluster_of(reader: Reader, name: str) -> Cluster:
-    name = reader.word("name", name)
+def cluster_of(reader: toml.Reader, name: str) -> Cluster:
+    name, contention = (
+        reader.get("name", toml.Name, name),
+        reader.get("contention", tuple[toml.Number, ...], ()),
+    )
     inside, times, hosts = reader.table("inside"), reader.table("times"), reader.tables("hosts")
-    contention = reader.numbers("contention")
     reader.finish()
     return _build(name, inside, times, hosts, "count", contention)
 
@@ -54,109 +59,87 @@ def _read_inline(text: str) -> Cluster:
                 f"'hosts=4,workers=2,bandwidth=1 Gbit/s', or the path of a .toml file"
             )
         key = setting.removeprefix("inside-")
-        table = inside if key != setting else times if key in (*_STEP, *_BESIDE, "jitter") else host
+        table = inside if key != setting else times if key in _TIMES else host
         if key in table:
             raise UsageError(f"cluster: {setting!r} is set twice; set it once")
         table[key] = value
-    readers = Reader("cluster", "inside-", inside), Reader("cluster", "", times)
-    return _build("cluster", *readers, [Reader("cluster", "", host)], "hosts")
+    readers = toml.Reader("cluster", "inside-", inside), toml.Reader("cluster", "", times)
+    return _build("cluster", *readers, [toml.Reader("cluster", "", host)], "hosts")
 
 
 def _build(
     name: str,
-    inside: Reader,
-    times: Reader,
-    hosts: Sequence[Reader],
+    inside: toml.Reader,
+    times: toml.Reader,
+    hosts: Sequence[toml.Reader],
     count: str,
     contention: tuple[float, ...] = (),
 ) -> Cluster:
     _read_link(inside, MEMORY)  # an error in it is reported even where no host reads it
     stated = _read_times(times)
     groups = tuple(_read_group(reader, inside, count) for reader in hosts)
+    for reader in (inside, times, *hosts):
+        reader.finish()
     try:
         return Cluster(groups=groups, times=stated, name=name, contention=contention).check_names()
     except UsageError as error:
         raise UsageError(f"{inside.where}: {error}") from error
 
 
-def _read_group(reader: Reader, inside: Reader, count: str) -> HostGroup:
-    number, names = reader.whole(count, 1, least=1, most=MOST_HOSTS), tuple(reader.words("names", []))
+def _read_group(reader: toml.Reader, inside: toml.Reader, count: str) -> HostGroup:
+    number: int = reader.get(count, Hosts, 1)
+    names: tuple[str, ...] = reader.get("names", tuple[toml.Name, ...], ())
     if count in reader.values and names and len(names) != number:
         raise reader.wrong("names", list(names), f"there must be as many as {count} says, {number}")
-    name, workers = reader.word("name", "host"), reader.whole("workers", 1, most=MOST_HOSTS)
-    backends: dict[str, Backend] = {"shm": "shm", "gloo": "gloo"}
-    backend, dies = reader.word("backend", "shm"), reader.seconds("dies", inf)
-    if backend not in backends:
-        raise reader.wrong("backend", backend, "it must be shm or gloo")
-    try:
-        host = Host(
-            name=names[0] if names else name,
-            workers=workers,
-            servers=reader.whole("servers", 0, most=MOST_HOSTS),
-            device=_read_device(reader),
-            inside=_read_link(inside, MEMORY, workers),
-            start=reader.seconds("start", 0.0),
-            steps=reader.whole("steps", 0, least=1 if "steps" in reader.values else 0) or None,
-            dies=dies if dies < inf else None,
-            contention=reader.numbers("contention"),
-            backend=backends[backend],
-            link=_read_link(reader, DEFAULT_LINK),
-        )
-    except UsageError as error:
-        placed = str(error).startswith(reader.where)
-        raise error if placed else UsageError(f"{reader.spot()}: {error}") from error
+    name = reader.get("name", toml.Name, "host")
+    host = reader.fill(
+        Host,
+        name=names[0] if names else name,
+        device=_read_device(reader),
+        link=_read_link(reader, DEFAULT_LINK),
+        inside=MEMORY,
+    )
+    host = replace(host, inside=_read_link(inside, MEMORY, host.workers))
     return HostGroup(host, len(names) or number, names)
 
 
-def _read_times(reader: Reader) -> StepTimes:
-    read = {key: reader.seconds(key, 0.0) for key in (*_STEP, *_BESIDE)}
-    jitter = reader.number("jitter", 0.0)
+def _read_times(reader: toml.Reader) -> StepTimes:
+    step = {key: reader.get(key, toml.Seconds, 0.0) for key in _STEP}
+    times = reader.fill(StepTimes, step=None)
+    if not reader.values.keys() & step.keys():
+        return times
     reader.finish()
-    step = {key: read[key] for key in _STEP if key in reader.values}
-    if step:
-        reader.need("forward = '1 ms'", "backward = '2 ms'")
-    beside = {key: read[key] for key in _BESIDE if key in reader.values}
+    reader.need("forward = '1 ms'", "backward = '2 ms'")
+    return replace(times, step=StepBreakdown(**step))
+
+
+def _read_device(reader: toml.Reader) -> Device:
+    """A name that the catalogue has not is only a name, unless it looks like a slip and no speed is stated."""
+    name, sheet = reader.get("device", toml.Name, "device"), None
     try:
-        return StepTimes(step=StepBreakdown(**step) if step else None, **beside, jitter=jitter)
+        sheet = find_device(name)
     except UsageError as error:
-        raise UsageError(f"{reader.place('jitter')}: {error}") from error
-
-
-def _read_device(reader: Reader) -> Device:
-    name = reader.word("device", "device")
-    sheet = _find_sheet(reader, name)
+        near = get_close_matches(squash(name), map(squash, all_devices()), cutoff=NEAR)
+        if near and "speed" not in reader.values:
+            place = reader.place("device")
+            raise UsageError(f"{place}: {error}; a name of your own needs its speed") from error
     return Device(
         name=name,
-        speed=reader.positive("speed", 1.0),
-        reduce_seconds=1 / reader.rate("reduce", inf),
+        speed=reader.get("speed", toml.Positive, 1.0),
+        reduce_seconds=1 / reader.get("reduce", toml.Rate, inf),
         sheet=sheet,
-        memory=reader.size("memory", 0.0 if sheet is None else sheet.memory),
+        memory=reader.get("memory", toml.Bytes, sheet.memory if sheet else 0.0),
     )
 
 
-def _find_sheet(reader: Reader, name: str) -> DeviceSheet | None:
-    """Of a name of the catalogue; another is only a name, unless it looks like a slip and no speed is stated."""
-    try:
-        return find_device(name)
-    except UsageError as error:
-        near = get_close_matches(squash(name), map(squash, all_devices()), cutoff=NEAR)
-        if "speed" in reader.values or not near:
-            return None
-        raise UsageError(f"{reader.place('device')}: {error}; a name of your own needs its speed") from error
-
-
-def _read_link(reader: Reader, usual: Link, devices: int = 1) -> Link:
-    name = reader.word("network", "")
-    if name:
+def _read_link(reader: toml.Reader, usual: Link, devices: int = 1) -> Link:
+    sheet: NetworkSheet | None = reader.get("network", Network, None)
+    if sheet is not None:
+        name = reader.values["network"]
         for key in ("bandwidth", "latency") if "," in name else ("bandwidth",):
             if key in reader.values:
                 rule = f"it sets the {key}, and so does {key}; leave one of them out"
                 raise reader.wrong("network", name, rule)
-        try:
-            usual = Link.of(find_network(name), devices)
-        except UsageError as error:
-            raise UsageError(f"{reader.place('network')}: {error}") from error
-    bandwidth = reader.rate("bandwidth", usual.bandwidth)
-    latency = reader.seconds("latency", usual.latency)
-    reader.finish()
-    return Link(bandwidth=bandwidth, latency=latency)
+        usual = Link.of(sheet, devices)
+    bandwidth = reader.get("bandwidth", toml.Rate, usual.bandwidth)
+    return Link(bandwidth=bandwidth, latency=reader.get("latency", toml.Seconds, usual.latency))

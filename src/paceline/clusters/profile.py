@@ -1,7 +1,7 @@
 """A machine that was measured: one small JSON file that can be shared."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -131,11 +131,10 @@ def _checked(path: Path) -> Profile:
         )
     try:
         profile = from_document(document, Profile)
-        known = {Profile: [document], LinkFit: document.get("links", [])}
-        for kind, entries in known.items():
-            names = {field.name for field in fields(kind)}
-            for extra in (key for entry in entries for key in entry if key not in names):
-                raise msgspec.ValidationError(f"{extra!r} is unknown")
+        read = to_document(profile)
+        pairs = zip([document, *document.get("links", [])], [read, *read["links"]], strict=True)
+        for extra in (key for given, known in pairs for key in given if key not in known):
+            raise msgspec.ValidationError(f"{extra!r} is unknown")
     except msgspec.ValidationError as error:
         raise UsageError(f"{path} is not a profile that can be used: {error}; {AGAIN}") from error
     return profile

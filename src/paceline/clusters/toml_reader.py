@@ -1,19 +1,40 @@
-"""Reading a TOML file, or one line of settings, key by key, with errors that name the file, the line and the key."""
+"""Reading a TOML file, or one line of settings, by the types of what it becomes; errors name file, line and key."""
 
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import Meta
 
 from paceline.errors import UsageError, unknown
 from paceline.units import parse_bytes, parse_flops, parse_rate, parse_seconds
 
+T = TypeVar("T")
+
+
+class Parsed(NamedTuple):
+    """How text becomes a value, and what is said where there is no text."""
+
+    parse: Callable[[str], Any]
+    otherwise: str
+
+
+Seconds = Annotated[float, Parsed(parse_seconds, "write the unit, in quotes, for example '50 us'")]
+Rate = Annotated[float, Parsed(parse_rate, "write the unit, in quotes, for example '1 Gbit/s'")]
+Bytes = Annotated[float, Parsed(parse_bytes, "write the unit, in quotes, for example '25 MiB'")]
+Flops = Annotated[float, Parsed(parse_flops, "write the unit, in quotes, for example '1.87 TFLOP/s'")]
+
 MOST = 10**15
 """The largest whole number that a description may state: larger ones are not exact in what is computed of them."""
+Whole = Annotated[int, Meta(ge=0, le=MOST)]
+Count = Annotated[int, Meta(ge=1, le=MOST)]
+Number = Annotated[float, Meta(description="a number, for example 1.5")]
+Positive = Annotated[float, Meta(gt=0, le=1e300, description="a number, more than 0, for example 1.5")]
+Name = Annotated[str, Meta(min_length=1, description="a name in quotes")]
 
 
 def read_toml(path: Path, what: str) -> "Reader":
@@ -47,18 +68,6 @@ class Reader:
     def wrong(self, key: str, value: object, rule: str) -> UsageError:
         return UsageError(f"{self.place(key)} = {value!r}: {rule}")
 
-    def seconds(self, key: str, default: float) -> float:
-        return self._quantity(key, default, parse_seconds, "50 us")
-
-    def rate(self, key: str, default: float) -> float:
-        return self._quantity(key, default, parse_rate, "1 Gbit/s")
-
-    def size(self, key: str, default: float) -> float:
-        return self._quantity(key, default, parse_bytes, "25 MiB")
-
-    def flops(self, key: str, default: float) -> float:
-        return self._quantity(key, default, parse_flops, "1.87 TFLOP/s")
-
     def need(self, *examples: str) -> None:
         """Refuse a table without one of these keys; an example shows how each is written: ``batch = 32``."""
         for example in examples:
@@ -66,64 +75,31 @@ class Reader:
             if key not in self.values:
                 raise UsageError(f"{self.place(key)} is missing; add it, for example {example}")
 
-    def whole(self, key: str, default: int, least: int = 0, most: int = MOST) -> int:
-        rule = f"it must be a whole number, {least} or more"
-        number: int = self._convert(key, default, int, rule)
-        if number < least:
-            raise self.wrong(key, self.values.get(key), rule)
-        if number > most:
-            raise UsageError(f"{self.place(key)} is too large: it must be at most {most:,}")
-        return number
+    def get(self, key: str, kind: Any, default: T) -> T:
+        """The key's value as a ``kind``, one of the types above, a tuple or a choice of them."""
+        return self._read(key, self.values[key], kind) if self._holds(key) else default
 
-    def number(self, key: str, default: float) -> float:
-        number: float = self._convert(key, default, float, "it must be a number, for example 1.5")
-        return number
-
-    def positive(self, key: str, default: float) -> float:
-        number = self.number(key, default)
-        if not 0 < number < float("inf"):
-            raise self.wrong(key, self.values[key], "it must be more than 0, for example 1.5")
-        return number
-
-    def numbers(self, key: str) -> tuple[float, ...]:
-        """A list of numbers; in an inline description they stand between slashes: 1/1.4/2."""
-        rule = "it must be a list of numbers, for example [1, 1.4, 2]"
-        value = self.values.get(key, [])
-        pieces = value.split("/") if isinstance(value, str) else value
-        numbers: tuple[float, ...] = self._convert(key, pieces, tuple[float, ...], rule, pieces)
-        return numbers
-
-    def word(self, key: str, default: str) -> str:
-        word: str = self._convert(key, default, str, "it must be a name in quotes")
-        if not word and key in self.values:
-            raise self.wrong(key, word, "it must be a name in quotes")
-        return word
-
-    def words(self, key: str, default: Sequence[str]) -> Sequence[str]:
-        rule = 'it must be a list of names, for example ["a", "b"]'
-        words: list[str] = self._convert(key, default, list[str], rule)
-        if not all(words):
-            raise self.wrong(key, words, rule)
-        return words
+    def fill(self, kind: type[T], **given: Any) -> T:
+        """The dataclass ``kind``: the fields that are not ``given`` are keys of this table, by their types."""
+        for name, hint in get_type_hints(kind, include_extras=True).items():
+            key = name.replace("_", "-")
+            if name not in given and self._holds(key):
+                given[name] = self._read(key, self.values[key], hint)
+        try:
+            return kind(**given)
+        except UsageError as error:
+            raise UsageError(f"{self.spot()}: {error}") from error
 
     def table(self, key: str) -> "Reader":
-        rule = f"it must be a table; write [{key}] and its keys below"
-        value = self._convert(key, {}, dict[str, Any], rule)
-        return Reader(self.where, f"{self.path}{key}.", value, self.text)
+        kind = Annotated[dict[str, Any], Meta(description=f"a table; write [{key}] and its keys below")]
+        return Reader(self.where, f"{self.path}{key}.", self.get(key, kind, {}), self.text)
 
     def tables(self, key: str) -> list["Reader"]:
-        rule = f"it must be a list of tables; write [[{key}]] and its keys below"
-        tables = enumerate(self._convert(key, [], list[dict[str, Any]], rule))
-        return [Reader(self.where, f"{self.path}{key}[{index}].", item, self.text) for index, item in tables]
-
-    def items(self, key: str) -> list[tuple["Reader", str]]:
-        """The items of a list, each as the only key of a table of its own."""
-        place, found = f"{self.path}{key}[", []
-        for index, item in enumerate(
-            self._convert(key, [], list[Any], "it must be a list, in square brackets")
-        ):
-            found.append((Reader(self.where, place, {f"{index}]": item}, self.text), f"{index}]"))
-        return found
+        rule = f"a list of tables; write [[{key}]] and its keys below"
+        kind = Annotated[list[dict[str, Any]], Meta(description=rule)]
+        found: list[dict[str, Any]] = self.get(key, kind, [])
+        places = (f"{self.path}{key}[{index}]." for index in range(len(found)))
+        return [Reader(self.where, place, one, self.text) for place, one in zip(places, found, strict=True)]
 
     def finish(self) -> None:
         for key in self.values:
@@ -131,23 +107,41 @@ class Reader:
                 error = unknown("key", f"{self.path}{key}", [f"{self.path}{known}" for known in self._known])
                 raise UsageError(f"{self.spot(key)}: {error}")
 
-    def _convert(self, key: str, default: Any, kind: Any, rule: str, value: Any = None) -> Any:
+    def _holds(self, key: str) -> bool:
         self._known[key] = None
-        found = self.values.get(key, default)
-        try:
-            return msgspec.convert(found if value is None else value, kind, strict=False)
-        except msgspec.ValidationError:
-            raise self.wrong(key, found, rule) from None
+        return key in self.values
 
-    def _quantity(self, key: str, default: float, parse: Callable[[str], float], example: str) -> float:
-        self._known[key] = None
-        if key not in self.values:
-            return default
-        value = self.values[key]
-        if not isinstance(value, str):
-            raise self.wrong(key, value, f"write the unit, in quotes, for example {example!r}")
+    def _read(self, key: str, value: Any, kind: Any) -> Any:
+        if get_origin(kind) is Union:  # with None, where the key is not there
+            kind = get_args(kind)[0]
+        if get_origin(kind) is tuple:
+            return self._read_list(key, value, get_args(kind)[0])
+        if get_origin(kind) is Literal:
+            kind = Annotated[kind, Meta(description=" or ".join(get_args(kind)))]
+        rule = get_args(kind)[1]
+        if isinstance(rule, Parsed):
+            return self._parse(key, value, rule)
         try:
-            return parse(value)
+            return msgspec.convert(value, kind, strict=False)
+        except msgspec.ValidationError as error:
+            if "<=" in str(error) and not rule.description:
+                largest = f"{self.place(key)} is too large: it must be at most {rule.le:,}"
+                raise UsageError(largest) from None
+            words = rule.description or f"a whole number, {rule.ge} or more"
+            raise self.wrong(key, value, f"it must be {words}") from None
+
+    def _read_list(self, key: str, value: Any, kind: Any) -> tuple[Any, ...]:
+        """In an inline description, numbers stand between slashes: 1/1.4/2."""
+        found = value.split("/") if isinstance(value, str) and kind is Number else value
+        if not isinstance(found, list):
+            raise self.wrong(key, value, "it must be a list, in square brackets")
+        return tuple(self._read(f"{key}[{place}]", one, kind) for place, one in enumerate(found))
+
+    def _parse(self, key: str, value: Any, rule: Parsed) -> Any:
+        if not isinstance(value, str):
+            raise self.wrong(key, value, rule.otherwise)
+        try:
+            return rule.parse(value)
         except UsageError as error:
             raise UsageError(f"{self.place(key)}: {error}") from error
 

@@ -4,13 +4,12 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from paceline.collectives import build_schedule
-from paceline.collectives.schedule import Ranks, Round, Schedule, chunk_bounds, number_hosts, pipelined
+from paceline.collectives.schedule import Round, Schedule, chunk_bounds, number_hosts, pipelined
 from paceline.errors import UsageError, unknown
 from paceline.shm import operations
 from paceline.shm.host import host_id
@@ -58,7 +57,7 @@ class RankPlan(NamedTuple):
 
 def plan_rank(schedule: Schedule, rank: int, length: int) -> RankPlan:
     """What ``rank`` does with ``length`` elements; empty messages are left out, as the other ends leave them out."""
-    bounds = chunk_bounds(length, schedule.chunks)
+    bounds = chunk_bounds(length, schedule.chunks).tolist()
     rounds: list[RankRound] = []
     sent: dict[int, PlannedMessage] = {}  # messages that may still be leaving, counted from the first
     before: Messages = ()  # what the round before reads and writes
@@ -74,17 +73,16 @@ def plan_rank(schedule: Schedule, rank: int, length: int) -> RankPlan:
     return RankPlan(tuple(rounds), scratch)
 
 
-def _messages(turn: Round, rank: int, bounds: Ranks) -> tuple[Messages, Messages]:
-    mine = np.flatnonzero((turn.sources == rank) | (turn.targets == rank))
-    peers = np.where(turn.sources == rank, turn.targets, turn.sources)[mine].tolist()
-    starts, stops = bounds[turn.starts[mine]].tolist(), bounds[turn.stops[mine]].tolist()
-    received, reduces = (turn.targets[mine] == rank).tolist(), turn.reduces[mine].tolist()
+def _messages(turn: Round, rank: int, bounds: Sequence[int]) -> tuple[Messages, Messages]:
+    mine = (turn.sources == rank) | (turn.targets == rank)
+    columns = (column[mine].tolist() for column in turn.columns)
     taken, sent = [], []
-    for peer, start, stop, comes, reduce in zip(peers, starts, stops, received, reduces, strict=True):
-        if start < stop and comes:
-            taken.append(PlannedMessage(peer, start, stop, reduce))
+    for source, target, first, last, reduce in zip(*columns, strict=True):
+        start, stop = bounds[first], bounds[last]
+        if start < stop and target == rank:
+            taken.append(PlannedMessage(source, start, stop, reduce))
         elif start < stop:
-            sent.append(PlannedMessage(peer, start, stop))
+            sent.append(PlannedMessage(target, start, stop))
     return tuple(taken), tuple(sent)
 
 

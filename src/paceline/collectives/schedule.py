@@ -38,6 +38,10 @@ class Round:
     """Rounds in a row: messages of one chunk each, and each round carries the chunk before, modulo all chunks."""
 
     @property
+    def columns(self) -> tuple[Ranks, Ranks, Ranks, Ranks, npt.NDArray[np.bool_]]:
+        return self.sources, self.targets, self.starts, self.stops, self.reduces
+
+    @property
     def lengths(self) -> Ranks:
         return self.stops - self.starts
 
@@ -122,14 +126,11 @@ def pipelined(schedule: Schedule, segments: int) -> Schedule:
 
 def _joined(under_way: Sequence[tuple[Round, int]]) -> Round:
     phases = dict.fromkeys(turn.phase for turn, _ in reversed(under_way))
-    return Round(
-        ", ".join(phases),
-        np.concatenate([turn.sources for turn, _ in under_way]),
-        np.concatenate([turn.targets for turn, _ in under_way]),
-        np.concatenate([turn.starts + by for turn, by in under_way]),
-        np.concatenate([turn.stops + by for turn, by in under_way]),
-        np.concatenate([turn.reduces for turn, _ in under_way]),
-    )
+    shifted = [
+        replace(turn, starts=turn.starts + by, stops=turn.stops + by).columns for turn, by in under_way
+    ]
+    sources, targets, starts, stops, reduces = map(np.concatenate, zip(*shifted, strict=True))
+    return Round(", ".join(phases), sources, targets, starts, stops, reduces)
 
 
 def chunk_bounds(length: int, chunks: int) -> Ranks:

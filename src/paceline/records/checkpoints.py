@@ -61,13 +61,17 @@ class Checkpoints:
         found = {step: self._refusal(step, rank) for step in self._saved(rank)}
         return [step for step in found if not found[step]], [refusal for refusal in found.values() if refusal]
 
-    def prune(self, rank: int) -> None:
-        """Remove this worker's files but the last ``keep``; call it when all workers have saved the last one."""
-        self._keep_last(rank, self.keep)
+    def prune(self, rank: int, room: int = 0) -> None:
+        """Remove this worker's files but the last ``keep``, what its crashes have left, and empty folders.
 
-    def make_room(self, rank: int) -> None:
-        """Prune before a file is written: for a server, which does not know when the others have written theirs."""
-        self._keep_last(rank, max(1, self.keep - 1))
+        Call it when all workers have saved the last one. A server does not know when the others have: it makes ``room``
+        before it saves.
+        """
+        for folder in self._step_folders().values():
+            for file in listing(folder, f".{self._file(0, rank)[0].name}.*.tmp"):
+                file.unlink(missing_ok=True)
+        for step in self._saved(rank)[max(1, self.keep - room) :]:
+            _remove(self._file(step, rank)[0])
 
     def prune_gone(self, rank: int, members: Collection[int]) -> None:
         """Remove files of workers that have left, from before the first step that this worker keeps."""
@@ -90,14 +94,6 @@ class Checkpoints:
 
     def is_there(self, step: int, rank: int) -> bool:
         return self._file(step, rank)[0].exists()
-
-    def _keep_last(self, rank: int, count: int) -> None:
-        """Remove what crashes of this worker have left, too, and empty folders."""
-        for folder in self._step_folders().values():
-            for file in listing(folder, f".{self._file(0, rank)[0].name}.*.tmp"):
-                file.unlink(missing_ok=True)
-        for step in self._saved(rank)[count:]:
-            _remove(self._file(step, rank)[0])
 
     def _file(self, step: int, rank: int) -> tuple[Path, FileIdentity]:
         identity = FileIdentity(

@@ -1,6 +1,6 @@
 """``events/rank-N.jsonl``, a line for each step and each pause, and ``metrics.jsonl``, one for each evaluation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -15,41 +15,35 @@ TEST_LOSS = 2
 
 
 @dataclass(frozen=True)
-class Scores:
-    """Means over the training samples since the last evaluation, and over the test data."""
+class MetricsRow:
+    """One evaluation of the central model: means over the training samples since the last one and over test data."""
 
+    step: int
+    epoch: float
     train_loss: float
     test_loss: float | None
     metrics: Mapping[str, float]
+    learning_rate: float
+    seconds: float
 
     @classmethod
-    def from_sums(cls, sums: Sequence[float], names: Sequence[str]) -> Self:
+    def from_sums(cls, sums: Sequence[float], names: Iterable[str], **row: Any) -> Self:
         """Read sums over samples: [train loss, train samples, test loss, test samples, one a metric]."""
         train_loss, trained, test_loss, tested, *values = sums
         return cls(
             train_loss=train_loss / trained if trained else float("nan"),
             test_loss=test_loss / tested if tested else None,
             metrics={name: value / tested for name, value in zip(names, values, strict=True)},
+            **row,
         )
-
-
-@dataclass(frozen=True)
-class MetricsRow:
-    """One evaluation of the central model."""
-
-    step: int
-    epoch: float
-    scores: Scores
-    learning_rate: float
-    seconds: float
 
     def to_json(self) -> dict[str, Any]:
         return {
             "step": self.step,
             "epoch": round(self.epoch, 6),
-            "train_loss": self.scores.train_loss,
-            **({} if self.scores.test_loss is None else {"test_loss": self.scores.test_loss}),
-            **self.scores.metrics,
+            "train_loss": self.train_loss,
+            **({} if self.test_loss is None else {"test_loss": self.test_loss}),
+            **self.metrics,
             "learning_rate": self.learning_rate,
             "seconds": self.seconds,
         }
@@ -58,11 +52,9 @@ class MetricsRow:
     def from_json(cls, line: Mapping[str, Any]) -> Self:
         """Read what ``to_json`` gave; null, which stands for a number that is not finite, becomes nan."""
         values = {key: float("nan") if value is None else value for key, value in line.items()}
-        step, epoch, rate, seconds, train_loss = (
-            values.pop(key) for key in ("step", "epoch", "learning_rate", "seconds", "train_loss")
-        )
-        scores = Scores(train_loss=train_loss, test_loss=values.pop("test_loss", None), metrics=values)
-        return cls(step=int(step), epoch=epoch, scores=scores, learning_rate=rate, seconds=seconds)
+        row = {key: values.pop(key) for key in ("epoch", "train_loss", "learning_rate", "seconds")}
+        step, test_loss = int(values.pop("step")), values.pop("test_loss", None)
+        return cls(step=step, test_loss=test_loss, metrics=values, **row)
 
 
 EventWriter = LineWriter[StepRecord]

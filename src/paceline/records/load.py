@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import psutil
 
@@ -68,9 +68,6 @@ class HostLoad:
     @property
     def words(self) -> str:
         return f"{self.others:.1f} of {self.cores} core{'s' if self.cores > 1 else ''} on {self.host}"
-
-    def with_others(self, others: float) -> "HostLoad":
-        return replace(self, others=round(others, 3))
 
 
 class LoadMeter:
@@ -132,17 +129,6 @@ def disturbance(loads: Collection[HostLoad], during: str = "the run") -> str:
     )
 
 
-class _Usage(NamedTuple):
-    """One process at one moment."""
-
-    time: float
-    cpu: float
-    memory: int
-
-    def share_since(self, before: "_Usage") -> float:
-        return (self.cpu - before.cpu) / max(self.time - before.time, 1e-6)
-
-
 class SystemSampler:
     """Writes ``system.jsonl`` while a block runs, at least one line however short it is.
 
@@ -161,17 +147,24 @@ class SystemSampler:
         roots: Sequence[int] = (),
         wanted: int = 1,
     ) -> None:
-        self.path, self.pids, self.interval, self._since = path, tuple(pids), interval, since
+        self._path, self._interval, self._since = path, interval, since
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="system-sampler", daemon=True)
-        self._meter = LoadMeter((*self.pids, *roots), wanted)
+        self._meter = LoadMeter((*pids, *roots), wanted)
+        self._pids, self._workers = pids, dict[psutil.Process, float]()
+        """The workers' processes, to the CPU seconds that each had used before."""
+        self._shares: dict[int, float] = {}
         self.memory_bytes: float | None = None
         self.load: HostLoad | None = None
 
     def __enter__(self) -> Self:
-        self._begun = time.monotonic()
-        self._first = self._last = self._usages()
-        self._network = (self._begun, *_traffic())
+        self._begun, self._traffic = time.monotonic(), (time.monotonic(), *_traffic())
+        for pid in self._pids:
+            with suppress(psutil.Error, OSError):
+                process = psutil.Process(pid)
+                self._workers[process] = sum(process.cpu_times()[:2])
+        self._sample()  # what the next one is compared with
+        self._shares.clear()
         self._meter.restart()
         self._thread.start()
         return self
@@ -184,45 +177,36 @@ class SystemSampler:
     @property
     def cpu_percent(self) -> float | None:
         """Mean CPU use of a worker over the whole time, of one core."""
-        pairs = [(self._last[pid], first) for pid, first in self._first.items()]
-        shares = [last.share_since(first) for last, first in pairs if last is not first]
-        return 100 * sum(shares) / len(shares) if shares else None
+        return sum(self._shares.values()) / len(self._shares) if self._shares else None
 
     def _run(self) -> None:
         psutil.cpu_percent()  # psutil measures from the last call of the same thread
-        with suppress(OSError), LineWriter[dict[str, Any]](self.path, at_once=1) as lines:
+        with suppress(OSError), LineWriter[dict[str, Any]](self._path, at_once=1) as lines:
             over = False
             while not over:
-                over = self._over.wait(self.interval)
+                over = self._over.wait(self._interval)
                 lines.append(self._sample())
 
     def _sample(self) -> dict[str, Any]:
-        before = self._last
-        usages = {pid: usage for pid, usage in self._usages().items() if pid in self._first}
-        now, sent, received = time.monotonic(), *_traffic()
-        then, sent_then, received_then = self._network
-        self._last, self._network = {**before, **usages}, (now, sent, received)
-        passed = max(now - then, 1e-6)
-        shares = {pid: round(100 * usage.share_since(before[pid]), 1) for pid, usage in usages.items()}
+        then, *before = self._traffic
+        now, *after = self._traffic = (time.monotonic(), *_traffic())
+        sent, received = ((new - old) / max(now - then, 1e-6) for new, old in zip(after, before, strict=True))
         return {
             "time": round(self._since + now - self._begun, 3),
             "cpu_percent": psutil.cpu_percent(),
-            "workers": [
-                {"pid": pid, "cpu_percent": shares[pid], "memory_bytes": usage.memory}
-                for pid, usage in usages.items()
-            ],
-            "sent_per_second": round((sent - sent_then) / passed),
-            "received_per_second": round((received - received_then) / passed),
+            "workers": self._usages(),
+            "sent_per_second": round(sent),
+            "received_per_second": round(received),
         }
 
-    def _usages(self) -> dict[int, _Usage]:
-        found = {}
-        for pid in self.pids:
-            with suppress(psutil.Error, OSError):
-                process = psutil.Process(pid)
-                with process.oneshot():
-                    times, memory = process.cpu_times(), process.memory_info().rss
-                found[pid] = _Usage(time.monotonic(), times.user + times.system, memory)
+    def _usages(self) -> list[dict[str, float]]:
+        found = []
+        for process, before in self._workers.items():
+            with suppress(psutil.Error, OSError), process.oneshot():
+                used, memory = sum(process.cpu_times()[:2]) - before, process.memory_info().rss
+                share, pid = process.cpu_percent(), process.pid
+                found.append({"pid": pid, "cpu_percent": share, "memory_bytes": memory})
+                self._shares[pid] = 100 * used / max(time.monotonic() - self._begun, 1e-6)
                 self.memory_bytes = max(self.memory_bytes or 0.0, float(memory))
         return found
 

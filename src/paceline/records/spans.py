@@ -55,7 +55,7 @@ class StepBreakdown:
         return StepBreakdown(*(factor * part for part in astuple(self)))
 
 
-class StepRecord(msgspec.Struct, omit_defaults=True):
+class StepRecord(msgspec.Struct, omit_defaults=True, gc=False):
     """One step of one worker, or what lies between two: an evaluation, a checkpoint, the first broadcast.
 
     A line of ``events/rank-N.jsonl``. The spans follow each other without a gap from ``spans[0].start``; the next
@@ -128,38 +128,27 @@ class TimeLedger:
         self._totals = Totals()
 
     def add(self, record: StepRecord) -> None:
+        self._totals.damaged += record.damaged
         seconds = [0.0] * WIDTH
         for kind, _, length in record.spans:
             seconds[PLACE[kind]] += length
-        self._totals.damaged += record.damaged
-        if record.is_step:
-            hidden = sum([span.length for span in record.hidden])
-            self.add_step(
-                seconds, hidden, record.sent, record.received, record.samples, warm_up=record.warm_up
-            )
-        else:
-            self.add_outside(seconds, record.sent, record.received)
+        self.count(record, seconds, sum([span.length for span in record.hidden]))
 
-    def add_step(
-        self,
-        seconds: Sequence[float],
-        hidden: float,
-        sent: int,
-        received: int,
-        samples: int,
-        *,
-        warm_up: bool = False,
-    ) -> None:
-        totals = self._totals
-        totals.steps += 1
-        totals.samples += samples
-        totals.step_sent += sent
+    def count(self, record: StepRecord, seconds: Sequence[float], hidden: float = 0.0) -> None:
+        """Count a record whose spans add up to these seconds by kind."""
+        totals, sent, received = self._totals, record.sent, record.received
         totals.sent += sent
         totals.received += received
+        if not record.is_step:
+            self._count_outside(seconds)
+            return
+        totals.steps += 1
+        totals.samples += record.samples
+        totals.step_sent += sent
         self.starting = False
-        if warm_up:
+        if record.warm_up:
             totals.warm_up_steps += 1
-            totals.warm_up_samples += samples
+            totals.warm_up_samples += record.samples
             self._warm_up = [one + more for one, more in zip(self._warm_up, [*seconds, hidden], strict=True)]
             return
         classes = self._classes.setdefault((sent + received).bit_length(), {})
@@ -174,10 +163,8 @@ class TimeLedger:
             found[place] += more
         found[-1] += hidden
 
-    def add_outside(self, seconds: Sequence[float], sent: int, received: int) -> None:
-        """Count what is no step: the start, an evaluation, a checkpoint, a step that was never finished."""
-        self._totals.sent += sent
-        self._totals.received += received
+    def _count_outside(self, seconds: Sequence[float]) -> None:
+        """What is no step: the start, an evaluation, a checkpoint, a step that was never finished."""
         whole = "unfinished" if any(seconds[COMPUTING]) else "start" if self.starting else None
         for place, length in enumerate(seconds):
             if length:

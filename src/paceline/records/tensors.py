@@ -11,7 +11,8 @@ import re
 import secrets
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,15 +29,6 @@ Tree = Any
 _VERSION = "3"
 _LENGTH = struct.Struct("<Q")
 _NO_DIGEST = b"0" * 64
-_NONSENSE = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    struct.error,
-    SafetensorError,
-)
 _KINDS = {"U": ("uint", 8, 16, 32, 64), "I": ("int", 8, 16, 32, 64), "F": ("float", 16, 32, 64)}
 _TYPES = {torch.bool: "BOOL", torch.bfloat16: "BF16", torch.complex64: "C64"} | {
     getattr(torch, f"{kind}{bits}"): f"{name}{bits}"
@@ -117,28 +109,29 @@ def _header(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> bytes
 def read_tensors(path: Path, identity: FileIdentity | None = None) -> Tree:
     """Read a tree back, bit for bit, or raise DamagedFile; where an ``identity`` is given, the file must have it."""
     check_tensors(path, identity)
-    try:
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-            return _decode(json.loads(file.metadata()["tree"]), tensors)
-    except _NONSENSE as error:
-        raise DamagedFile(
-            path, f"is cut short or was altered: its header makes no sense ({error})"
-        ) from error
+    with _refusing_nonsense(path), safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        return _decode(json.loads(file.metadata()["tree"]), tensors)
 
 
 def check_tensors(path: Path, identity: FileIdentity | None = None) -> None:
     """Raise DamagedFile unless every byte is as this ``identity`` wrote it; nothing is kept in memory."""
-    try:
+    with _refusing_nonsense(path):
         metadata = _check_bytes(path)
         found = from_document(json.loads(metadata["identity"]), FileIdentity | None)  # type: ignore[arg-type]
-    except _NONSENSE as error:
-        raise DamagedFile(
-            path, f"is cut short or was altered: its header makes no sense ({error})"
-        ) from error
     if identity is not None and found != identity:
         other = "other settings" if str(found) == str(identity) else str(found or "no run")
         raise DamagedFile(path, f"belongs to {other}, not to {identity}")
+
+
+@contextmanager
+def _refusing_nonsense(path: Path) -> Iterator[None]:
+    wrong = ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error, SafetensorError
+    try:
+        yield
+    except wrong as error:
+        text = f"is cut short or was altered: its header makes no sense ({error})"
+        raise DamagedFile(path, text) from error
 
 
 def _check_bytes(path: Path) -> dict[str, str]:

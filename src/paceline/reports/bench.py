@@ -1,7 +1,7 @@
 """A benchmark as people and programs read it: the settings, what was predicted, a row a cell, the fastest by size."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from statistics import median
@@ -45,14 +45,7 @@ class BenchReport:
             self._screen.note(note)
         fastest = winners(result.cells)
         if self._as_json:
-            document = {
-                "schema": request.SCHEMA,
-                **asdict(result),
-                "fastest": [asdict(found) for found in fastest],
-            }
-            document["settings"]["workers"] = result.settings.workers
-            document["cells"] = [cell.to_json() for cell in result.cells]
-            self._print(json_text(document))
+            self._print(json_text({"schema": request.SCHEMA, **vars(result), "fastest": fastest}))
         else:
             answers = (str(found) for found in fastest if found.compared)
             self._print(*answers, conclusion(result.cells, result.ending))

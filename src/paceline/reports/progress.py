@@ -163,12 +163,11 @@ class ConsoleObserver(ProgressObserver):
         self.screen.print("\n".join(header(run)))
 
     def evaluated(self, row: MetricsRow) -> None:
-        scores = row.scores
         cells = {
             "epoch": f"{row.epoch:.6g}" if round(row.epoch, 2) == row.epoch else f"{row.epoch:.2f}",
-            "train loss": figure(scores.train_loss),
-            **({} if scores.test_loss is None else {"test loss": figure(scores.test_loss)}),
-            **{name: figure(value) for name, value in scores.metrics.items()},
+            "train loss": figure(row.train_loss),
+            **({} if row.test_loss is None else {"test loss": figure(row.test_loss)}),
+            **{name: figure(value) for name, value in row.metrics.items()},
             "lr": figure(row.learning_rate),
             f"{self._clock} s": f"{row.seconds:.{1 if self._clock == 'wall' else 3}f}",
         }

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.records.files import to_document
 from paceline.records.servers import Updated
 from paceline.reports.explain import sentences
-from paceline.reports.explain.explanation import DRAWN, ExplainRequest, explain
-from paceline.reports.explain.render import document as explain_document
+from paceline.reports.explain.explanation import DRAWN, FINISH, ExplainRequest, explain
 from paceline.reports.explain.render import explanation_lines
 from paceline.reports.text import counted, percent
 from paceline.reports.timeline import distance_to_sequential, sequential_updates, timeline_text
@@ -169,15 +168,16 @@ def _scaling_sentence(answer: Answer) -> str:
 def render_explanation(request: Answer) -> RenderedAnswer:
     story = explain(ExplainRequest(**request), DRAWN)
     phases = [
-        sentences.count(len(list(steps)), f"{phase} round")
-        for phase, steps in groupby(story.schedule.each_round(), key=lambda one: one.phase)
+        counted(len(list(steps)), f"{phase} round")
+        for phase, steps in groupby(story.steps, key=lambda step: step.phase)
+        if phase != FINISH
     ]
     words = (
-        f"{sentences.processes(story.schedule.workers)} take {', then '.join(phases) or 'no round'}; "
-        f"every one ends with the {story.op}: {sentences.result(story)}."
+        f"{sentences.processes(story.workers)} take {', then '.join(phases) or 'no round'}; "
+        f"every one ends with the {story.summary[0]}."
     )
     lines = [line.plain for line in explanation_lines(story)]
-    return RenderedAnswer(answer=words, lines=lines, document=explain_document(story))
+    return RenderedAnswer(answer=words, lines=lines, document=asdict(story))
 
 
 def render_prediction(answer: "Prediction") -> RenderedAnswer:

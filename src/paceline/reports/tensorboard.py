@@ -58,10 +58,10 @@ class TensorBoardObserver(Observer):
         """Write the row's scores; the time that it took is in no rate and in no step."""
         if self._last:
             self._point(self._last[1])
-        scores = {"train/mean_loss": row.scores.train_loss, "train/learning_rate": row.learning_rate}
-        if row.scores.test_loss is not None:
-            scores["test/loss"] = row.scores.test_loss
-        scores |= {f"test/{name}": value for name, value in row.scores.metrics.items()}
+        scores = {"train/mean_loss": row.train_loss, "train/learning_rate": row.learning_rate}
+        if row.test_loss is not None:
+            scores["test/loss"] = row.test_loss
+        scores |= {f"test/{name}": value for name, value in row.metrics.items()}
         for name, value in scores.items():
             self._scalar(name, value, row.step, row.seconds)
         self._last, self._since = None, row.seconds

@@ -102,7 +102,7 @@ def _server(process: int, name: str, path: Path, most: int) -> Events:
 
 def _losses(folder: RunFolder, rank: int, end: float) -> Events:
     for row in read_metrics(folder.metrics) if folder.metrics.exists() else ():
-        for name, value in (("train loss", row.scores.train_loss), ("test loss", row.scores.test_loss)):
+        for name, value in (("train loss", row.train_loss), ("test loss", row.test_loss)):
             if value is not None and isfinite(value) and row.seconds <= end:
                 yield _counter(rank, row.seconds, name, value)
 

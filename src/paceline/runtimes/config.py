@@ -27,6 +27,12 @@ SCHEMA = 4
 _CHANGEABLE = ("epochs", "iterations", "target_accuracy", "evaluate", "checkpoint", "keep")
 """Settings that decide how long a run goes on and what is kept of it, and not what it computes."""
 
+_PARTS: dict[str, specs.Table] = {
+    "data": DATA,
+    "model": MODELS,
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+}
 _NEW_RUN = "start a new run with 'paceline train'"
 
 
@@ -161,8 +167,9 @@ def already_complete(folder: RunFolder, last: int, step: int) -> UsageError:
 
 def import_paths(settings: Settings) -> list[str]:
     job = settings.job
-    parts = [(job.data, DATA), (job.model, MODELS), (job.optimizer, OPTIMIZERS), (job.schedule, SCHEDULES)]
-    own = [job.path] if job.path else [specs.import_path(spec, table) for spec, table in parts]
+    own = [job.path]
+    if not job.path:
+        own = [specs.import_path(getattr(job, part), table) for part, table in _PARTS.items()]
     own += [specs.import_path(settings.strategy, STRATEGIES)]
     own += [settings.collective if ":" in settings.collective else None]
     return [path for path in own if path is not None]
@@ -177,15 +184,10 @@ def resolved(settings: Settings) -> Settings:
     """The settings with every default of their specs written out, so that a later default changes nothing."""
     job = settings.job
     if job.path is None:
-        job = replace(
-            job,
-            data=_written_out(job.data, DATA, "data"),
-            model=_written_out(job.model, MODELS, "model"),
-            optimizer=_written_out(job.optimizer, OPTIMIZERS, "optimizer"),
-            schedule=_written_out(job.schedule, SCHEDULES, "schedule"),
-            accumulate=job.accumulate or 1,
-            precision=job.precision or "fp32",
-        )
+        parts: dict[str, Any] = {
+            part: _written_out(getattr(job, part), table, part) for part, table in _PARTS.items()
+        }
+        job = replace(job, **parts, accumulate=job.accumulate or 1, precision=job.precision or "fp32")
     return replace(settings, job=job, strategy=_written_out(settings.strategy, STRATEGIES, "strategy"))
 
 

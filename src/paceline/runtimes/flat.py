@@ -1,7 +1,6 @@
 """A model whose parameters, gradients and buffers are views into one tensor each, and its optimizer on them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from inspect import unwrap
 from itertools import accumulate
@@ -27,47 +26,33 @@ def own_memory(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.zeros(length, dtype=dtype, device=device)
 
 
-@dataclass(frozen=True, eq=False)
 class Flat:
-    params_storage: Tensor
-    grad_storage: Tensor
-    parameters: tuple[nn.Parameter, ...]
-    """The model's own parameters, in order; their memory is ``params`` and their gradients' is ``grad``."""
-    offsets: tuple[int, ...]
-    """Where each parameter starts in ``params``; one more than parameters, the last is the length."""
+    """Trainable parameters and their gradients, moved into two flat tensors; the model goes on as before.
 
-    @property
-    def params(self) -> Tensor:
-        return self.params_storage[CONTROL:]
+    ``offsets`` says where each of the ``parameters`` starts in ``params``; it has one more, the length.
+    """
 
-    @property
-    def grad(self) -> Tensor:
-        return self.grad_storage[CONTROL:]
-
-
-def flatten_parameters(model: nn.Module, zeros: Zeros = own_memory) -> Flat:
-    """Move the trainable parameters and their gradients into two flat tensors; the model goes on as before."""
-    parameters = tuple(p for p in model.parameters() if p.requires_grad)
-    if not parameters:
-        raise UsageError("the model has no trainable parameter; a job needs at least one")
-    (dtype, device), *others = {(p.dtype, p.device) for p in parameters}
-    if others or dtype not in (torch.float32, torch.float64):
-        dtypes = ", ".join(sorted({str(p.dtype) for p in parameters}))
-        raise UsageError(
-            f"the model's parameters are {dtypes}; they must all be float32, or all float64, and on one device, "
-            "so that sums keep their digits: convert the model with .to(), and compute in less with torch.autocast"
-        )
-    offsets = (0, *accumulate(p.numel() for p in parameters))
-    storage, grad_storage = (zeros(CONTROL + offsets[-1], dtype, device) for _ in range(2))
-    flat = Flat(storage, grad_storage, parameters, offsets)
-    params, grad = flat.params, flat.grad
-    with torch.no_grad():
-        for parameter, start, stop in zip(parameters, offsets, offsets[1:], strict=False):
-            view = params[start:stop].view(parameter.shape)
-            view.copy_(parameter)
-            parameter.data = view
-            parameter.grad = grad[start:stop].view(parameter.shape)
-    return flat
+    def __init__(self, parameters: Iterable[nn.Parameter], zeros: Zeros = own_memory) -> None:
+        self.parameters = tuple(p for p in parameters if p.requires_grad)
+        if not self.parameters:
+            raise UsageError("the model has no trainable parameter; a job needs at least one")
+        (dtype, device), *others = {(p.dtype, p.device) for p in self.parameters}
+        if others or dtype not in (torch.float32, torch.float64):
+            dtypes = ", ".join(sorted({str(p.dtype) for p in self.parameters}))
+            raise UsageError(
+                f"the model's parameters are {dtypes}; they must all be float32, or all float64, and on one device, "
+                "so that sums keep their digits: convert the model with .to(), and compute in less with torch.autocast"
+            )
+        self.offsets = (0, *accumulate(p.numel() for p in self.parameters))
+        length = CONTROL + self.offsets[-1]
+        self.params_storage, self.grad_storage = (zeros(length, dtype, device) for _ in range(2))
+        self.params, self.grad = self.params_storage[CONTROL:], self.grad_storage[CONTROL:]
+        with torch.no_grad():
+            for parameter, start, stop in zip(self.parameters, self.offsets, self.offsets[1:], strict=False):
+                view = self.params[start:stop].view(parameter.shape)
+                view.copy_(parameter)
+                parameter.data = view
+                parameter.grad = self.grad[start:stop].view(parameter.shape)
 
 
 def flatten_buffers(model: nn.Module) -> Tensor:
@@ -97,10 +82,9 @@ class FlatModel:
 
     def __init__(self, job: Job | Traceable, model: nn.Module, zeros: Zeros = own_memory) -> None:
         self.job, self.model = job, model.train()
-        self.flat = flatten_parameters(self.model, zeros)
+        self.flat = Flat(self.model.parameters(), zeros)
         self.buffers = flatten_buffers(self.model)
-        optimizer = flat_optimizer(job.optimizer, self.flat)
-        self.optimizer = ScheduledOptimizer(optimizer, self.flat.grad, job.clip_norm)
+        self.optimizer = ScheduledOptimizer(job, self.flat)
 
     def forward(self, batch: Batch) -> Tensor:
         if self.job.precision == "fp32":
@@ -117,10 +101,11 @@ class FlatModel:
 class ScheduledOptimizer:
     """An optimizer whose learning rates are those that it was built with, times a schedule's factor."""
 
-    def __init__(self, optimizer: optim.Optimizer, grad: Tensor, clip_norm: float | None) -> None:
-        self._optimizer, self._grad, self._clip_norm = optimizer, grad, clip_norm
-        self.base_rates = [group["lr"] for group in optimizer.param_groups]
-        self._step = _plain_step(optimizer)
+    def __init__(self, job: Job | Traceable, flat: Flat) -> None:
+        self._optimizer = flat_optimizer(job.optimizer, flat)
+        self._grad, self._clip_norm = flat.grad, job.clip_norm
+        self.base_rates = [group["lr"] for group in self._optimizer.param_groups]
+        self._step = _plain_step(self._optimizer)
 
     def step(self, factor: float = 1.0) -> None:
         clip_norm_(self._grad, self._clip_norm)

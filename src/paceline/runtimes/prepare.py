@@ -1,30 +1,59 @@
 """Settings made into the objects that a run needs; what is wrong with them is found before anything starts."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from paceline.collectives import NATIVE
 from paceline.errors import UsageError
 from paceline.jobs.build import build_job
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
+from paceline.records.summary import Started
 from paceline.runtimes.replica import check_divisible
 from paceline.runtimes.settings import Settings, Triggers
-from paceline.strategies import build_strategy
+from paceline.specs import shorten
+from paceline.strategies import STRATEGIES, build_strategy
 from paceline.strategies.base import Strategy, SyncPoint
 
+if TYPE_CHECKING:
+    from paceline.runtimes.virtual.shape import JobShape
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
+J = TypeVar("J", Job, "JobShape")
+
+
+@dataclass(kw_only=True)
+class Prepared(Generic[J]):
     settings: Settings
-    job: Job
+    job: J
+    """Where only time is simulated, its shape is enough."""
     strategy: Strategy
-    shards: Shards
-    triggers: Triggers
-    servers: int = 0
-    """How many servers keep the parameters; 0 where the strategy has none."""
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.servers = server_count(settings, self.strategy)
+        sizes = tuple(size * self.job.accumulate for size in settings.batch_sizes)
+        self.shards = Shards(self.job.train_samples, sizes, settings.seed)
+        self.triggers = Triggers(settings, self.shards.steps_per_epoch)
+
+    def started(self, name: str, parameters: int, transport: str, folder: str | None) -> Started:
+        settings, triggers = self.settings, self.triggers
+        scheduled = settings.collective != NATIVE and settings.workers > 1
+        return Started(
+            name=name,
+            job=self.job.name,
+            parameters=parameters,
+            strategy=shorten(settings.strategy, STRATEGIES),
+            batch_sizes=settings.batch_sizes,
+            step=self.job.step,
+            transport=f"{transport}, by {settings.collective}" if scheduled else transport,
+            last_step=triggers.last,
+            steps_per_epoch=triggers.steps_per_epoch,
+            target=settings.target_accuracy,
+            folder=folder,
+        )
 
 
-def prepare(settings: Settings) -> Prepared:
+def prepare(settings: Settings) -> Prepared[Job]:
     strategy = check_settings(settings)
     job = build_job(settings.job)
     if settings.target_accuracy is not None and (job.test is None or "accuracy" not in job.metrics):
@@ -32,13 +61,8 @@ def prepare(settings: Settings) -> Prepared:
             f"a target accuracy of {settings.target_accuracy:g} needs test data and a metric named 'accuracy', and "
             f"job {job.name!r} lacks one of them; add test=... and the metric to the job, or leave the target out"
         )
-    servers = server_count(settings, strategy)
-    check_divisible(job, servers)
-    shards = Shards(len(job.train), settings.step_sizes(job.accumulate), settings.seed)
-    triggers = Triggers(settings, shards.steps_per_epoch)
-    return Prepared(
-        settings=settings, job=job, strategy=strategy, shards=shards, triggers=triggers, servers=servers
-    )
+    check_divisible(job, server_count(settings, strategy))
+    return Prepared(settings=settings, job=job, strategy=strategy)
 
 
 def check_settings(settings: Settings) -> Strategy:
@@ -65,21 +89,18 @@ def server_count(settings: Settings, strategy: Strategy) -> int:
 def check_strategy(settings: Settings, strategy: Strategy) -> None:
     """Refuse settings that the strategy makes no use of, or that it cannot work with."""
     name = f"strategy {settings.strategy!r}"
-    problem = ""
     if settings.servers > 1 and not strategy.served:
-        problem = (
+        raise UsageError(
             f"{settings.servers} servers have no place beside {name}, which keeps no parameters on servers; "
             "leave them out, or choose ps, ssp or async"
         )
-    elif settings.collective != NATIVE and strategy.served:
-        problem = (
+    if settings.collective != NATIVE and strategy.served:
+        raise UsageError(
             f"collective {settings.collective} has no place beside {name}, whose workers reduce nothing among "
             "themselves; leave it out, or choose a strategy without servers"
         )
-    elif settings.buffers == "rank0" and strategy.sync_point is not SyncPoint.EVERY_STEP:
-        problem = (
+    if settings.buffers == "rank0" and strategy.sync_point is not SyncPoint.EVERY_STEP:
+        raise UsageError(
             f"rank 0's buffers are sent at every step, and {name} lets workers differ in steps; "
             "choose the average of the buffers"
         )
-    if problem:
-        raise UsageError(problem)

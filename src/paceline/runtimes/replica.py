@@ -15,16 +15,7 @@ from paceline.jobs.data import TensorData
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards, scoring_batches
 from paceline.jobs.step import NO_HOOKS, StepHooks
-from paceline.runtimes.flat import (
-    Flat,
-    FlatModel,
-    ScheduledOptimizer,
-    Zeros,
-    flat_optimizer,
-    flatten_parameters,
-    own_memory,
-    takes_vector,
-)
+from paceline.runtimes.flat import Flat, FlatModel, ScheduledOptimizer, Zeros, own_memory, takes_vector
 from paceline.runtimes.loading import Request, load
 from paceline.runtimes.randomness import AllStreams, State, TorchStream, undisturbed
 from paceline.strategies.base import server_slices
@@ -45,10 +36,7 @@ class Replica(FlatModel):
         self._batches: Iterator[Batch] = iter(())
         self._next_step: int | None = None
         self.streams = _streams_of(job)
-        with undisturbed(self.streams):
-            self.streams.seed(seed)
-            model = job.model().to(device)
-        super().__init__(job, model, zeros)
+        super().__init__(job, first_model(job, seed, device), zeros)
         self.rng = first_streams(job, seed, rank)
         self.loss_sum = 0.0
         self.loss_samples = 0
@@ -115,7 +103,7 @@ class Replica(FlatModel):
     def evaluate(
         self, params: Tensor, buffers: Tensor, seat: int, workers: int, scored: Callable[[], None] = _nothing
     ) -> Tensor:
-        """Sums over this worker's share of the test data, laid out as ``Scores.from_sums`` reads them.
+        """Sums over this worker's share of the test data, laid out as ``MetricsRow.from_sums`` reads them.
 
         ``workers`` share it, and this one has the ``seat``-th part; ``scored`` is called after each batch.
         """
@@ -190,6 +178,14 @@ class Replica(FlatModel):
         self.loss_sum, self.loss_samples = state["loss"]
 
 
+def first_model(job: Job, seed: int, device: torch.device) -> nn.Module:
+    """The model with which every worker and server begins; the process's random streams are left alone."""
+    streams = AllStreams()
+    with undisturbed(streams):
+        streams.seed(seed)
+        return job.model().to(device)
+
+
 def _streams_of(job: Job) -> TorchStream:
     return TorchStream() if isinstance(job.train, TensorData) else AllStreams()
 
@@ -214,23 +210,11 @@ class ParameterShard:
     """
 
     def __init__(self, job: Job, rank: int, servers: int, seed: int, device: torch.device) -> None:
-        streams = AllStreams()
-        with undisturbed(streams):
-            streams.seed(seed)
-            model = job.model().to(device).train()
-        flat = flatten_parameters(model)
-        self._schedule = job.schedule
+        flat = Flat(first_model(job, seed, device).parameters())
+        if servers > 1:
+            flat = Flat([nn.Parameter(server_slices(flat.params, servers)[rank])])
         self.params, self.grad = flat.params, flat.grad
-        if servers == 1:
-            optimizer = flat_optimizer(job.optimizer, flat)
-        else:
-            check_divisible(job, servers, flat)
-            self.params = server_slices(flat.params, servers)[rank].clone()
-            self.grad = torch.zeros_like(self.params)
-            own = nn.Parameter(self.params)
-            own.grad = self.grad
-            optimizer = job.optimizer([own])
-        self._optimizer = ScheduledOptimizer(optimizer, self.grad, job.clip_norm)
+        self._schedule, self._optimizer = job.schedule, ScheduledOptimizer(job, flat)
 
     def apply(self, epoch: float, rate: float = 1.0) -> None:
         self._optimizer.step(self._schedule(epoch) * rate)
@@ -244,13 +228,12 @@ class ParameterShard:
         self._optimizer.load(state["optimizer"])
 
 
-def check_divisible(job: Job, servers: int, flat: Flat | None = None) -> None:
+def check_divisible(job: Job, servers: int) -> None:
     """Refuse what cannot work on a part of the vector; the model is looked at without memory."""
     if servers < 2:
         return
-    if flat is None:
-        with torch.device("meta"):
-            flat = flatten_parameters(job.model())
+    with torch.device("meta"):
+        flat = Flat(job.model().parameters())
     optimizer = job.optimizer(flat.parameters)
     problem = ""
     if job.clip_norm is not None:

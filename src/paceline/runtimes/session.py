@@ -3,19 +3,19 @@
 Both runtimes run this, so a run evaluates, saves and stops at the same points on real processes and in virtual time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from paceline.errors import Diverged
-from paceline.jobs.sharding import Shards
-from paceline.records.events import TEST_LOSS, MetricsRow, Scores
-from paceline.runtimes.settings import DueActions, Triggers
-from paceline.strategies.base import Strategy, SyncPoint, Worker
+from paceline.records.events import TEST_LOSS, MetricsRow
+from paceline.runtimes.prepare import Prepared
+from paceline.runtimes.settings import DueActions
+from paceline.strategies.base import SyncPoint, Worker
 from paceline.strategies.effects import AllReduce, Broadcast, Gradient, Program
 
 Ending = Literal["budget", "target", "interrupted", "left"]
@@ -25,7 +25,7 @@ Ending = Literal["budget", "target", "interrupted", "left"]
 class Evaluate:
     """Score these parameters and buffers on this worker's share of the test data.
 
-    Answered with a vector of sums, laid out as ``Scores.from_sums`` reads it, so that workers can add theirs up.
+    Answered with a vector of sums, laid out as ``MetricsRow.from_sums`` reads it, so that workers can add theirs up.
     """
 
     params: Tensor
@@ -60,18 +60,12 @@ class Position:
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    strategy: Strategy
+    run: Prepared[Any]
     me: Worker
-    triggers: Triggers
-    shards: Shards
     position: Position
-    metrics: Sequence[str]
-    target: float | None
-    buffers: Literal["average", "rank0"]
-    """Whose batch-norm statistics go with the central model: the mean of all, or rank 0's."""
     learning_rate: Callable[[float], float]
     report: Callable[[MetricsRow], None]
-    stopping: Callable[[], bool]
+    stopping: Callable[[], bool] = lambda: False
     """Whether the workers have agreed to stop early; the same on all workers at a sync point."""
     at_sync_point: bool = False
     """Whether the effect last asked for belongs to a sync point; its time is kept apart from the steps'."""
@@ -79,15 +73,15 @@ class Session:
     def program(self) -> Program:
         """Train until the last step, the target or an agreed stop; return how it ended."""
         me, position = self.me, self.position
-        sync_point = self.strategy.sync_point
+        sync_point = self.run.strategy.sync_point
         by_step, on_request = sync_point is SyncPoint.EVERY_STEP, sync_point is SyncPoint.ON_REQUEST
         if me.clock == 0 and not on_request:
             yield Broadcast(me.params)
             if me.buffers.numel():
                 yield Broadcast(me.buffers)
-        strategy = self.strategy.worker(me)
+        strategy = self.run.strategy.worker(me)
         effect = next(strategy)
-        due_at = self.triggers.next(position.last_sync)
+        due_at = self.run.triggers.next(position.last_sync)
         while True:
             kind = type(effect)
             if kind is Gradient:
@@ -101,36 +95,39 @@ class Session:
                     self.at_sync_point = False
                     if ending:
                         return ending
-                    due_at = self.triggers.next(position.progress)
+                    due_at = self.run.triggers.next(position.progress)
             answer = yield effect
             if kind is AllReduce and effect.tensor is me.params and not by_step and not on_request:
                 position.seen += round(me.total_weight)
-                position.progress = self.shards.steps_through(position.seen)
+                position.progress = self.run.shards.steps_through(position.seen)
             effect = strategy.send(answer)
 
     def _take_over(self, due_at: int) -> int:
         """Take over the progress that the servers sent; return when something is due next, also for a late worker."""
         position = self.position
         self._count_seen()
-        last_sync = self.shards.steps_through(self.me.seen_at_sync)
+        last_sync = self.run.shards.steps_through(self.me.seen_at_sync)
         if last_sync <= position.last_sync:
             return due_at
         position.last_sync = last_sync
-        return self.triggers.next(last_sync)
+        return self.run.triggers.next(last_sync)
 
     def _count_seen(self) -> None:
         self.position.seen = self.me.seen
-        self.position.progress = self.shards.steps_through(self.me.seen)
+        self.position.progress = self.run.shards.steps_through(self.me.seen)
 
     def _sync(self) -> Program:
-        position, on_request = self.position, self.strategy.sync_point is SyncPoint.ON_REQUEST
+        position, on_request = self.position, self.run.strategy.sync_point is SyncPoint.ON_REQUEST
         if on_request:  # workers arrive one by one, and only the servers know how far they have come
-            params = yield from self.strategy.central(self.me)
-            interrupted = yield from self._any_worker(self.stopping())
+            params = yield from self.run.strategy.central(self.me)
+            # Without common steps they learn of a stop one after the other.
+            votes = torch.tensor([float(self.stopping())])
+            yield AllReduce(votes, op="sum")
+            interrupted = votes.item() > 0
             self._count_seen()
         else:
             interrupted = self.stopping()
-        due = self.triggers.due(position.last_sync, position.progress)
+        due = self.run.triggers.due(position.last_sync, position.progress)
         if interrupted and not on_request:  # what is due here stays due, as in a run that is never stopped
             due = DueActions(evaluate=False, checkpoint=True, stop=False)
         else:
@@ -138,17 +135,11 @@ class Session:
         on_target = False
         if due.evaluate or due.stop:
             if not on_request:
-                params = yield from self.strategy.central(self.me)
+                params = yield from self.run.strategy.central(self.me)
             on_target = yield from self._evaluate(due, params)
         if due.checkpoint or on_target or interrupted:
             yield Save()
         return "target" if on_target else "budget" if due.stop else "interrupted" if interrupted else None
-
-    def _any_worker(self, mine: bool) -> Program:
-        """Whether any worker is to stop; without common steps they learn of a stop one after the other."""
-        votes = torch.tensor([float(mine)])
-        yield AllReduce(votes, op="sum")
-        return votes.item() > 0
 
     def _evaluate(self, due: DueActions, params: Tensor) -> Program:
         """Evaluate the central model, and export it if this is the end; return whether the target is met."""
@@ -157,18 +148,20 @@ class Session:
         if due.evaluate:
             sums = yield Evaluate(params, buffers)
             yield AllReduce(sums, op="sum")
-            epoch = self.triggers.epoch(self.position.progress)
-            row = MetricsRow(
+            epoch = self.run.triggers.epoch(self.position.progress)
+            row = MetricsRow.from_sums(
+                sums.tolist(),
+                self.run.job.metrics,
                 step=self.position.progress,
                 epoch=epoch,
-                scores=Scores.from_sums(sums.tolist(), self.metrics),
                 learning_rate=self.learning_rate(epoch),
                 seconds=self.me.now,
             )
             self.report(row)
             if not isfinite(sums[TEST_LOSS]):
-                raise Diverged(f"the test loss is {row.scores.test_loss}", row.step, row.learning_rate)
-            on_target = self.target is not None and row.scores.metrics["accuracy"] >= self.target
+                raise Diverged(f"the test loss is {row.test_loss}", row.step, row.learning_rate)
+            target = self.run.settings.target_accuracy
+            on_target = target is not None and row.metrics["accuracy"] >= target
             if on_target and self.position.reached is None:
                 self.position.reached = self.me.now
         if due.stop or on_target:
@@ -180,8 +173,8 @@ class Session:
         if not self.me.buffers.numel():
             return self.me.buffers
         buffers = self.me.buffers.clone()
-        if self.buffers == "rank0":
+        if self.run.settings.buffers == "rank0":
             yield Broadcast(buffers)
         else:
-            yield AllReduce(buffers, weight=self.shards.batch_size(self.me.rank))
+            yield AllReduce(buffers, weight=self.run.shards.batch_size(self.me.rank))
         return buffers

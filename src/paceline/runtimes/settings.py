@@ -79,12 +79,6 @@ class Settings:
                 (self.epochs is None) != (self.iterations is None),
                 "give either epochs or iterations, not both",
             ),
-            (_positive(self.epochs), f"{self.epochs} epochs are too few: there must be at least 1"),
-            (
-                _positive(self.iterations),
-                f"{self.iterations} iterations are too few: there must be at least 1",
-            ),
-            (self.keep >= 1, f"{self.keep} checkpoints to keep are too few: there must be at least 1"),
             (target is None or 0 < target <= 1, f"a target accuracy of {target} must lie between 0 and 1"),
             (0 <= self.seed < 2**63, f"seed {self.seed} is out of range: at least 0 and less than 2**63"),
             (self.slow_turns >= 0, f"slow turns of {self.slow_turns} steps are too short: use 0 for always"),
@@ -95,6 +89,11 @@ class Settings:
         ):
             if not fine:
                 raise UsageError(sentence)
+        for what in ("epochs", "iterations", "keep"):
+            count = getattr(self, what)
+            if count is not None and count < 1:
+                things = "checkpoints to keep" if what == "keep" else what
+                raise UsageError(f"{count} {things} are too few: there must be at least 1")
         for rank, factor in self.slow.items():
             if not 0 <= rank < self.workers:
                 raise UsageError(
@@ -108,13 +107,6 @@ class Settings:
     @property
     def workers(self) -> int:
         return len(self.batch_sizes)
-
-    def step_sizes(self, accumulate: int) -> tuple[int, ...]:
-        return tuple(size * accumulate for size in self.batch_sizes)
-
-
-def _positive(count: int | None) -> bool:
-    return count is None or count >= 1
 
 
 def read_exactly(document: Any, kind: type[T]) -> T:

@@ -1,16 +1,15 @@
-"""The memory that the ranks of a group share on one host: what each asks for, slots for data, boxes for messages."""
+"""What the ranks of a group share on one host: its layout, the boxes for messages in it, and tensors beside it."""
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from mmap import mmap
 from struct import Struct
 from threading import Lock
-from time import monotonic
 
 import torch
 from torch import Tensor
 
-from paceline.shm.barrier import HAS_LEFT, LINE, MASK, Barrier, PeerLost, Peers, Words
+from paceline.shm.barrier import LINE, MASK, Peers, Words
 from paceline.shm.call import DTYPES, ELSEWHERE
 from paceline.shm.operations import InvalidCall
 from paceline.shm.segment import PAGE
@@ -19,8 +18,6 @@ PIECE = 2**20
 """Bytes of a slot: small enough to stay in the cache between ranks, large enough that a barrier does not matter."""
 EXCHANGED = 512
 """Bytes that a rank can give the others at a barrier."""
-
-
 BUDGET = 2**18
 """Bytes of a message's slot between two ranks; with more ranks they become smaller."""
 SMALLEST = 2**12
@@ -118,63 +115,6 @@ class ArenaLayout:
         self.boxes = self.calls + 2 * size * EXCHANGED
         self.slots = -(-(self.boxes + size * size * box_bytes(size)) // PAGE) * PAGE
         self.end = self.slots + 2 * (size + 1) * PIECE
-
-
-class SlotArena:
-    """Two slots a rank and two for results, used in turn: what is written before a beat is read after it."""
-
-    def __init__(
-        self, memory: mmap, rank: int, processes: Sequence[int], names: Sequence[int], timeout: float
-    ) -> None:
-        """``memory`` is all zeros; ``names`` is what errors call the ranks."""
-        self.rank, self.size, self.names = rank, len(processes), names
-        self._memory, self._timeout = memory, timeout
-        layout = self._layout = ArenaLayout(self.size)
-        self._peers = Peers(memory, rank, processes, names, timeout)
-        self.barrier = Barrier(memory, layout.barrier, self._peers)
-        self._calls = [
-            [layout.calls + (2 * other + turn) * EXCHANGED for other in range(self.size)] for turn in range(2)
-        ]
-        self._typed: dict[torch.dtype, list[list[Tensor]]] = {}
-
-    @property
-    def turn(self) -> int:
-        """Which of the two slots the next beat makes readable."""
-        return (self.barrier.beat + 1) & 1
-
-    def slots(self, dtype: torch.dtype) -> list[list[Tensor]]:
-        """By turn and rank; the last of each turn is for results."""
-        if dtype not in self._typed:
-            whole = torch.frombuffer(self._memory, dtype=torch.uint8)[self._layout.slots : self._layout.end]
-            turns = whole.view(2, self.size + 1, PIECE)
-            self._typed[dtype] = [[slot.view(dtype) for slot in turn] for turn in turns]
-        return self._typed[dtype]
-
-    def exchange(self, packed: bytes) -> list[bytes]:
-        """Wait for all ranks, and return what each gave, by rank; all give as many bytes."""
-        memory, starts, size = self._memory, self._calls[(self.barrier.beat + 1) & 1], len(packed)
-        memory[starts[self.rank] : starts[self.rank] + size] = packed
-        self.barrier.wait()
-        return [memory[start : start + size] for start in starts]
-
-    def box(self, source: int, target: int) -> Mailbox:
-        start = self._layout.boxes + (source * self.size + target) * box_bytes(self.size)
-        return Mailbox(self._memory, start, self._peers, target if source == self.rank else source)
-
-    def check_senders(self, begun: float) -> None:
-        """Raise if a message from any source may never arrive: a rank is lost, all have left, or the time is over."""
-        if self._peers.lost:
-            raise PeerLost(self._peers.lost)
-        gone = list(self._peers.gone().values())
-        lost = [(culprit, fate) for culprit, fate in gone if fate != HAS_LEFT]
-        for culprit, fate in lost or (gone if len(gone) == self.size - 1 else []):
-            raise self._peers.loss(culprit, fate, "recv")
-        if monotonic() - begun > self._timeout:
-            raise PeerLost(f"no rank sent anything within {self._timeout:g} s (during recv)")
-
-    def close(self) -> None:
-        self._peers.close()
-        self.barrier.wake()
 
 
 class SharedTensors:

@@ -9,7 +9,7 @@ import ctypes
 import os
 import platform
 import select
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import addressof, c_char, c_int, c_long, c_uint32, c_void_p
 from functools import cache
 from mmap import mmap
@@ -22,6 +22,7 @@ MASK = 2**32 - 1
 SPIN = 3e-4
 """Seconds that a rank looks again and again before it sleeps, which is longer than waking takes: ranks that arrive
 nearly together never sleep. Between two looks it gives its core to any process that wants to compute."""
+START = "the start of the group"
 HAS_LEFT = "has left"
 _FOUND = "is lost, as another rank found"
 _FUTEX = 202
@@ -144,6 +145,16 @@ class Peers:
                 raise self.loss(other, f"did not arrive within {self._timeout:g} s", doing)
             words.nap(word, value)
 
+    def check_senders(self, gone: Mapping[int, tuple[int, str]], begun: float) -> None:
+        """Raise if a message from any source may never arrive: a rank is lost, all have left, or the time is over."""
+        if self.lost:
+            raise PeerLost(self.lost)
+        lost = [(culprit, fate) for culprit, fate in gone.values() if fate != HAS_LEFT]
+        for culprit, fate in lost or (gone.values() if len(gone) == self.size - 1 else ()):
+            raise self.loss(culprit, fate, "recv")
+        if monotonic() - begun > self._timeout:
+            raise PeerLost(f"no rank sent anything within {self._timeout:g} s (during recv)")
+
     def loss(self, culprit: int, fate: str, doing: str) -> PeerLost:
         """The error to raise for a rank that is gone; from now on this rank counts as gone too, because of it."""
         self._leave(culprit)
@@ -188,7 +199,7 @@ class Barrier:
 
     def __init__(self, memory: mmap, start: int, peers: Peers) -> None:
         self.beat = 0
-        self.doing = "a collective"
+        self.doing = START
         self._peers, self._words = peers, Words(memory, start, peers.size)
         self._others = [other for other in range(peers.size) if other != peers.rank]
 

@@ -12,12 +12,11 @@ from typing import Annotated, Any, NoReturn
 from msgspec import DecodeError, Meta
 from msgspec.json import Decoder, encode
 from torch.distributed import DistError
-from torch.distributed.distributed_c10d import Store
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from paceline.shm.barrier import PeerLost, died
+from paceline.shm.barrier import START, PeerLost, died
 from paceline.shm.segment import Handle
 
-START = "the start of the group"
 KEYS: Mapping[str, tuple[str, Decoder[Any]]] = MappingProxyType(
     {
         "member": ("a process and its host", Decoder(tuple[Annotated[int, Meta(ge=1, le=2**22)], str])),
@@ -41,23 +40,26 @@ class StoreTampered(RuntimeError):
 
 
 class GroupStore:
-    """Values by rank. While a rank waits for one it also watches the processes that are known by then."""
+    """Values by rank. While a rank waits for one it also watches the processes that are known by then.
+
+    A store outlives groups, and torch uses their names again: each time that a group forms has keys of its own.
+    """
 
     def __init__(self, store: Store, rank: int, names: Sequence[int], timeout: float) -> None:
-        self._store, self._rank, self._names, self._timeout = store, rank, names, timeout
-        self._processes: dict[int, int] = {}
+        self._rank, self._names, self._timeout = rank, names, timeout
+        self.processes: dict[int, int] = {}
+        """Of ranks on this host."""
         self._end = 0.0
+        with self._store_or_loss():
+            self.keys = PrefixStore(str(store.add(f"formed/{rank}", 1)), store)
 
-    def watch(self, rank: int, process: int) -> None:
-        self._processes[rank] = process
+    def exchange(self, ranks: Sequence[int], name: str, value: Any) -> list[Any]:
+        self.write(name, value)
+        return [self.read(name, other) for other in ranks]
 
     def write(self, name: str, value: Any) -> None:
         with self._store_or_loss():
-            self._store.set(f"{name}/{self._rank}", encode(value).decode())
-
-    def count(self, what: str) -> int:
-        with self._store_or_loss():
-            return int(self._store.add(f"{what}/{self._rank}", 1))
+            self.keys.set(f"{name}/{self._rank}", encode(value).decode())
 
     def read(self, name: str, rank: int) -> Any:
         value = self._wait(name, rank)
@@ -86,7 +88,7 @@ class GroupStore:
         key, pause = f"{name}/{rank}", _SHORT_PAUSE
         self._end = self._end or monotonic() + self._timeout
         with self._store_or_loss():
-            while not self._store.check([key]):
+            while not self.keys.check([key]):
                 if known := self.loss(0.0):
                     raise PeerLost(known)
                 if seen := self._death() or self._lateness(name):
@@ -94,33 +96,33 @@ class GroupStore:
                     raise PeerLost(seen)
                 sleep(pause)
                 pause = min(_LONG_PAUSE, 2 * pause)
-            return bytes(self._store.get(key))
+            return bytes(self.keys.get(key))
 
     def announce(self, loss: str) -> None:
         """Tell all ranks why this one is about to end, and wait a moment: the store may end with it."""
         with self._store_or_loss():
-            self._store.set(_LOSS, loss)
+            self.keys.set(_LOSS, loss)
         sleep(_READING)
 
     def loss(self, seconds: float) -> str:
         """What another rank announced, if it does within so many seconds; else ""."""
         end = monotonic() + seconds
         with self._store_or_loss():
-            while not self._store.check([_LOSS]):
+            while not self.keys.check([_LOSS]):
                 if monotonic() >= end:
                     return ""
                 sleep(_LONG_PAUSE)
-            return printable(self._store.get(_LOSS).decode(errors="replace"))
+            return printable(self.keys.get(_LOSS).decode(errors="replace"))
 
     def _lateness(self, name: str) -> str:
         if monotonic() <= self._end:
             return ""
-        late = [str(of) for rank, of in enumerate(self._names) if not self._store.check([f"{name}/{rank}"])]
+        late = [str(of) for rank, of in enumerate(self._names) if not self.keys.check([f"{name}/{rank}"])]
         ranks = f"rank{'s' if len(late) > 1 else ''} {', '.join(late)}"
         return f"{ranks} did not arrive within {self._timeout:g} s (during {START})"
 
     def _death(self) -> str:
-        dead = (self._names[rank] for rank, process in self._processes.items() if died(process))
+        dead = (self._names[rank] for rank, process in self.processes.items() if died(process))
         return next((f"rank {name} died (during {START})" for name in dead), "")
 
     @contextmanager

@@ -40,17 +40,14 @@ class HierarchicalComm:
 
     def __post_init__(self) -> None:
         self.size, self.team_sizes = len(self.names), [len(ranks) for ranks in self.hosts]
+        self.tensors = self.local.tensors
         self._home = next(ranks for ranks in self.hosts if self.rank in ranks)
 
     def agree(self, call: Call) -> None:
         """Compare what all ranks ask for before any data moves: a host that differs would hang the others."""
-        self.local.arena.barrier.doing = call.kind
+        self.local.barrier.doing = call.kind
         packed = torch.frombuffer(bytearray(call.pack(self.rank, self.size)), dtype=torch.uint8)
         check_agreement([bytes(one.tolist()) for one in self._gather(packed)], self.names)
-
-    def zeros(self, like: Tensor) -> Tensor:
-        self.agree(Call("zeros", [like]))
-        return self.local.zeros(like)
 
     def all_reduce(self, call: Call) -> None:
         self.agree(call)

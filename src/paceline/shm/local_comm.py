@@ -4,16 +4,19 @@ Every one of them is a stream of pieces: all ranks write a piece of what they ha
 other once, and read what they need from the others' slots. Sums of tensors in shared memory need no slot at all.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from mmap import mmap
 from time import monotonic, sleep
 
 import torch
+from msgspec.json import Decoder, encode
 from torch import Tensor
 
-from paceline.shm.arena import PIECE, SharedTensors, SlotArena
-from paceline.shm.barrier import PeerLost
+from paceline.shm.arena import EXCHANGED, PIECE, ArenaLayout, Mailbox, SharedTensors, box_bytes
+from paceline.shm.barrier import Barrier, PeerLost, Peers
 from paceline.shm.call import ELSEWHERE, Call, Tensors, check_agreement, place_of
 from paceline.shm.operations import Operation, find_operation
+from paceline.shm.segment import Handle, NoRoom, map_together
 
 ALL_READ_ALL = 2**15
 """Bytes up to which every rank combines all slots by itself, at the price of one barrier instead of two."""
@@ -22,6 +25,7 @@ IN_CACHE = 2**19
 IN_PLACE_FROM = 2**17
 """Bytes from which tensors in shared memory are combined in place; for smaller ones, slots need a barrier less."""
 MOST_PLANS = 256
+_OFFER = Decoder(Handle | str)
 _SOON, _LATER = 2e-4, 5e-3
 """Seconds between looks for a message from any source, at first and after a while."""
 
@@ -33,39 +37,97 @@ class LocalComm:
     raises ``PeerLost`` on the others, for this call and for ever after.
     """
 
-    def __init__(self, arena: SlotArena, tensors: SharedTensors) -> None:
-        self.arena, self.tensors, self.names = arena, tensors, arena.names
-        self.rank, self.size = arena.rank, arena.size
+    def __init__(
+        self,
+        memory: mmap | None,
+        rank: int,
+        processes: Sequence[int],
+        names: Sequence[int],
+        timeout: float,
+        label: str = "",
+        warn: Callable[[str], object] = str,
+    ) -> None:
+        """``memory`` is all zeros, None for a rank alone; ``names`` is what errors call the ranks.
+
+        In the memory are two slots a rank and two for results, used in turn: what is written before a beat is read
+        after it.
+        """
+        self.rank, self.size, self.names = rank, len(processes), names
         self.team_sizes = [self.size]
         """How many ranks share memory, team by team."""
-        self._barrier = arena.barrier
+        self._label, self._warn, self._layout = label, warn, ArenaLayout(self.size)
+        self._memory = mmap(-1, self._layout.end) if memory is None else memory
+        self._peers = Peers(self._memory, rank, processes, names, timeout)
+        self.barrier = Barrier(self._memory, self._layout.barrier, self._peers)
+        calls = [self._layout.calls + place * EXCHANGED for place in range(2 * self.size)]
+        self._calls = calls[::2], calls[1::2]
+        self._typed: dict[torch.dtype, list[list[Tensor]]] = {}
+        self.tensors = SharedTensors(rank, self.size, self._more_memory)
         self._small = IN_PLACE_FROM if self.size == 2 else ALL_READ_ALL
         self._plans: dict[tuple[torch.dtype, int, str], tuple[bytes, list[list[Tensor]], Operation]] = {}
         """Of small all-reduces: the request, this length's parts of all slots by turn and rank, and the operation."""
-        self._outboxes = [arena.box(self.rank, other) for other in range(self.size)]
-        self._inboxes = [arena.box(other, self.rank) for other in range(self.size)]
+        self._outboxes = [self._box(rank, other) for other in range(self.size)]
+        self._inboxes = [self._box(other, rank) for other in range(self.size)]
+        try:
+            self.barrier.wait()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def _turn(self) -> int:
+        """Which of the two slots the next beat makes readable."""
+        return (self.barrier.beat + 1) & 1
+
+    def _slots(self, dtype: torch.dtype) -> list[list[Tensor]]:
+        """By turn and rank; the last of each turn is for results."""
+        if dtype not in self._typed:
+            whole = torch.frombuffer(self._memory, dtype=torch.uint8)[self._layout.slots : self._layout.end]
+            turns = whole.view(2, self.size + 1, PIECE)
+            self._typed[dtype] = [[slot.view(dtype) for slot in turn] for turn in turns]
+        return self._typed[dtype]
+
+    def _exchange(self, packed: bytes) -> list[bytes]:
+        """Wait for all ranks, and return what each gave, by rank; all give as many bytes."""
+        memory, starts, size = self._memory, self._calls[self._turn], len(packed)
+        memory[starts[self.rank] : starts[self.rank] + size] = packed
+        self.barrier.wait()
+        return [memory[start : start + size] for start in starts]
+
+    def _box(self, source: int, target: int) -> Mailbox:
+        start = self._layout.boxes + (source * self.size + target) * box_bytes(self.size)
+        return Mailbox(self._memory, start, self._peers, target if source == self.rank else source)
+
+    def _more_memory(self, size: int) -> mmap | None:
+        """A further segment on all ranks, or None on all if one cannot have it; handles pass through the memory."""
+
+        def exchange(_: str, value: Handle | str) -> list[Handle | str]:
+            packed = encode(value if isinstance(value, Handle) else value[: EXCHANGED // 2])
+            return [_OFFER.decode(given) for given in self._exchange(packed.ljust(EXCHANGED))]
+
+        if self.size == 1:
+            return mmap(-1, size)
+        try:
+            return map_together(self.rank == 0, self._label, size, exchange)
+        except NoRoom as error:
+            if self.rank == 0:
+                self._warn(f"{error}; sums go through slots instead")
+            return None
 
     def agree(self, call: Call) -> None:
-        self._barrier.doing = call.kind
-        check_agreement(self.arena.exchange(call.pack(self.rank, self.size)), self.names)
-
-    def zeros(self, like: Tensor) -> Tensor:
-        self.agree(Call("zeros", [like]))
-        return self.tensors.zeros(len(like), like.dtype)
+        self.barrier.doing = call.kind
+        check_agreement(self._exchange(call.pack(self.rank, self.size)), self.names)
 
     def all_reduce(self, call: Call) -> None:
         """The result is the same to the last bit on all ranks, which agree at the barrier of the first piece."""
-        flat, arena = call.outputs[0], self.arena
+        flat = call.outputs[0]
         like = (flat.dtype, flat.numel(), call.op)
-        self._barrier.doing = "all_reduce"
-        if self.size == 1:
-            find_operation(call.op, flat.dtype)
-            return
+        self.barrier.doing = "all_reduce"
         if like in self._plans:
             packed, turns, how = self._plans[like]
-            slots = turns[arena.turn]
+            slots = turns[self._turn]
             slots[self.rank].copy_(flat)
-            asked = arena.exchange(packed)
+            asked = self._exchange(packed)
             if asked.count(packed) < self.size:
                 check_agreement(asked, self.names)
             _combine(slots, how, flat)
@@ -75,11 +137,11 @@ class LocalComm:
         if where == ELSEWHERE:
             self._write(flat[: PIECE // flat.itemsize])
         packed = call.pack(self.rank, self.size, where, offset)
-        asked = arena.exchange(packed)
+        asked = self._exchange(packed)
         check_agreement(asked, self.names)
         how = find_operation(call.op, flat.dtype)
         if flat.nbytes <= self._small and len(self._plans) < MOST_PLANS:
-            turns = [[slot[: len(flat)] for slot in turn[: self.size]] for turn in arena.slots(flat.dtype)]
+            turns = [[slot[: len(flat)] for slot in turn[: self.size]] for turn in self._slots(flat.dtype)]
             self._plans[like] = packed, turns, how
         places = [place_of(other) for other in asked]
         elsewhere = sum(where == ELSEWHERE for where, _ in places)
@@ -92,16 +154,16 @@ class LocalComm:
         how.average(flat, self.size)
 
     def _write(self, part: Tensor) -> None:
-        self.arena.slots(part.dtype)[self.arena.turn][self.rank][: len(part)].copy_(part)
+        self._slots(part.dtype)[self._turn][self.rank][: len(part)].copy_(part)
 
     def _slots_of(self, flat: Tensor, written: int) -> Iterator[tuple[Tensor, list[Tensor]]]:
         """Each piece with all slots, once all ranks have written it; so many are ``written`` from the start."""
-        slots = self.arena.slots(flat.dtype)
+        slots = self._slots(flat.dtype)
         for number, part in enumerate(cut(flat, PIECE)):
             if number >= written:
                 self._write(part)
-                self._barrier.wait()
-            yield part, slots[self._barrier.beat & 1]
+                self.barrier.wait()
+            yield part, slots[self.barrier.beat & 1]
 
     def _all_combine(self, flat: Tensor, how: Operation, written: int) -> None:
         """One barrier a piece; all combine in the order of ranks, so that all get the same."""
@@ -116,7 +178,7 @@ class LocalComm:
             mine = slice(*share(len(part), self.rank, self.size))
             _combine([slot[mine] for slot in slots[: self.size]], how, slots[self.size][mine])
             before, done = part, slots[self.size][: len(part)]
-        self._barrier.wait()
+        self.barrier.wait()
         before.copy_(done)
 
     def _in_place(self, flat: Tensor, how: Operation, places: Sequence[tuple[int, int]]) -> None:
@@ -134,27 +196,27 @@ class LocalComm:
                 _combine(parts, how, result)
                 for part in parts:
                     part.copy_(result)
-        self._barrier.wait()
+        self.barrier.wait()
 
     def _pieces(self, flat: Tensor) -> Iterator[tuple[slice, list[Tensor]]]:
         """Where each piece lies, and the parts of the slots for it: written, then a barrier, then read."""
-        slots, step = self.arena.slots(flat.dtype), PIECE // flat.itemsize
+        slots, step = self._slots(flat.dtype), PIECE // flat.itemsize
         for start in range(0, len(flat), step):
             stop = min(start + step, len(flat))
-            yield slice(start, stop), [slot[: stop - start] for slot in slots[self.arena.turn][: self.size]]
+            yield slice(start, stop), [slot[: stop - start] for slot in slots[self._turn][: self.size]]
 
     def broadcast(self, flat: Tensor, root: int) -> None:
         for at, slots in self._pieces(flat):
             if self.rank == root:
                 slots[root].copy_(flat[at])
-            self._barrier.wait()
+            self.barrier.wait()
             if self.rank != root:
                 flat[at].copy_(slots[root])
 
     def reduce(self, flat: Tensor, root: int, how: Operation) -> None:
         for at, slots in self._pieces(flat):
             slots[self.rank].copy_(flat[at])
-            self._barrier.wait()
+            self.barrier.wait()
             if self.rank == root:
                 _combine(slots, how, flat[at])
         if self.rank == root:
@@ -163,7 +225,7 @@ class LocalComm:
     def gather(self, outputs: Tensors, flat: Tensor) -> None:
         for at, slots in self._pieces(flat):
             slots[self.rank].copy_(flat[at])
-            self._barrier.wait()
+            self.barrier.wait()
             for slot, output in zip(slots, outputs, strict=False):
                 output[at].copy_(slot)
 
@@ -171,7 +233,7 @@ class LocalComm:
         for at, slots in self._pieces(output):
             for slot, given in zip(slots, inputs, strict=False):
                 slot.copy_(given[at])
-            self._barrier.wait()
+            self.barrier.wait()
             output[at].copy_(slots[self.rank])
 
     def reduce_scatter(self, output: Tensor, inputs: Tensors, how: Operation) -> None:
@@ -187,13 +249,13 @@ class LocalComm:
 
     def _crossed(self, inputs: Tensors, length: int) -> Iterator[tuple[slice, list[Tensor]]]:
         """Every slot holds a part for each rank; each rank gets its own parts of all slots."""
-        slots, step = self.arena.slots(inputs[0].dtype), PIECE // inputs[0].itemsize // self.size
+        slots, step = self._slots(inputs[0].dtype), PIECE // inputs[0].itemsize // self.size
         for start in range(0, length, step):
-            turn = slots[self.arena.turn][: self.size]
+            turn = slots[self._turn][: self.size]
             for rank, given in enumerate(inputs):
                 part = given[start : start + step]
                 turn[self.rank][rank * step : rank * step + len(part)].copy_(part)
-            self._barrier.wait()
+            self.barrier.wait()
             mine = slice(self.rank * step, self.rank * step + min(step, length - start))
             yield slice(start, start + step), [slot[mine] for slot in turn]
 
@@ -204,25 +266,22 @@ class LocalComm:
         self._inboxes[source].receive(tensor, tag)
 
     def receive_any(self, tensor: Tensor, tag: int) -> int:
-        begun, pause, problem = monotonic(), _SOON, None
+        begun, pause = monotonic(), _SOON
         while True:
+            gone = self._peers.gone()  # what they sent before that is in the boxes
             for source, box in enumerate(self._inboxes):
                 if box.offer(tensor, tag):
                     return source
-            if problem is not None:
-                raise problem
-            try:
-                self.arena.check_senders(begun)
-                sleep(pause)
-                pause = min(_LATER, 1.5 * pause)
-            except PeerLost as error:
-                problem = error  # what was sent before that is still in the boxes
+            self._peers.check_senders(gone, begun)
+            sleep(pause)
+            pause = min(_LATER, 1.5 * pause)
 
     def explain(self, error: PeerLost) -> PeerLost:
         return error
 
     def close(self) -> None:
-        self.arena.close()
+        self._peers.close()
+        self.barrier.wake()
 
 
 def _combine(parts: Tensors, how: Operation, out: Tensor) -> None:

@@ -59,16 +59,15 @@ class SharedMemoryGroup(ProcessGroup):
         return self._purpose
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
-        return self._run("all_reduce", [([tensor], ()) for tensor in tensors], opts, _operation(opts))
+        return self._run("all_reduce", [([tensor], ()) for tensor in tensors], opts)
 
     allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Work:
-        return self._run("broadcast", [([tensor], ()) for tensor in tensors], opts, root=opts.rootRank)
+        return self._run("broadcast", [([tensor], ()) for tensor in tensors], opts)
 
     def reduce(self, tensors: Tensors, opts: Any) -> Work:
-        calls = [([tensor], ()) for tensor in tensors]
-        return self._run("reduce", calls, opts, _operation(opts), opts.rootRank)
+        return self._run("reduce", [([tensor], ()) for tensor in tensors], opts)
 
     def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Work:
         return self._run("all_gather", [(o, [i]) for o, i in zip(outputs, inputs, strict=True)], opts)
@@ -87,8 +86,7 @@ class SharedMemoryGroup(ProcessGroup):
     _allgather_base = all_gather_single
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None) -> Work:
-        calls = [([o], i) for o, i in zip(outputs, inputs, strict=True)]
-        return self._run("reduce_scatter", calls, opts, _operation(opts))
+        return self._run("reduce_scatter", [([o], i) for o, i in zip(outputs, inputs, strict=True)], opts)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         return self.reduce_scatter(outputs, [self._rows(given) for given in inputs], opts)
@@ -101,10 +99,10 @@ class SharedMemoryGroup(ProcessGroup):
     _reduce_scatter_base = reduce_scatter_single
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Work:
-        return self._run("gather", [(outputs[0] if outputs else (), inputs)], opts, root=opts.rootRank)
+        return self._run("gather", [(outputs[0] if outputs else (), inputs)], opts)
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Work:
-        return self._run("scatter", [(outputs, inputs[0] if inputs else ())], opts, root=opts.rootRank)
+        return self._run("scatter", [(outputs, inputs[0] if inputs else ())], opts)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         return self._run("all_to_all", [(outputs, inputs)], opts)
@@ -134,19 +132,19 @@ class SharedMemoryGroup(ProcessGroup):
         splits = list(splits) or [count // size] * size
         return list(torch.split(tensor, splits)) if sum(splits) == count else []
 
-    def _run(self, kind: str, calls: Calls, opts: Any, op: str = "", root: int = -1) -> Work:
-        """Carry collectives out in turn, each on outputs and inputs. Where this rank cannot, all ranks must raise."""
+    def _run(self, kind: str, calls: Calls, opts: Any) -> Work:
+        """Carry collectives out in turn, each on outputs and inputs."""
         changed = [tensor for outputs, _ in calls for tensor in outputs]
-        problem = ""
-        if op and op not in OPERATIONS:
-            problem = f"shm has no {op}; choose one of: {', '.join(OPERATIONS)}"
+        root, op, problem = getattr(opts, "rootRank", -1), "", ""
+        if "reduce" in kind:
+            op = "sum" if opts is None else operation_name(opts.reduceOp.op)
+            if op not in OPERATIONS:
+                problem = f"shm has no {op}; choose one of: {', '.join(OPERATIONS)}"
         for outputs, inputs in calls:
             for tensor in (*outputs, *inputs):
                 problem = problem or problem_with(tensor)
 
         def task() -> None:
-            if problem:
-                self._refuse(InvalidCall(problem))
             for outputs, inputs in calls:
                 targets = [_flat(tensor) for tensor in outputs]
                 self._move(Call(kind, targets, [_flat(tensor) for tensor in inputs], op, root))
@@ -154,9 +152,26 @@ class SharedMemoryGroup(ProcessGroup):
                     if not tensor.is_contiguous():
                         tensor.detach().copy_(target.view(tensor.shape))
 
-        if opts is not None and not opts.asyncOp:
-            return self._queue.now(partial(self._carry_out, task), changed)
-        return self._queue.later(partial(self._carry_out, task), changed)
+        carry_out = self._queue.later if opts is None or opts.asyncOp else self._queue.now
+        return carry_out(partial(self._together, task, problem), changed)
+
+    def _together(self, task: Task, problem: str) -> None:
+        """Do it, if this rank can; if not, take part in the others' call, so that all ranks raise.
+
+        A rank that leaves a collective for anything but a mistake of all cannot take part again.
+        """
+        try:
+            if problem:
+                self._disagree(InvalidCall(problem))
+            task()
+        except InvalidCall:
+            raise
+        except PeerLost as error:
+            self.comm.close()
+            raise self.comm.explain(error) from error
+        except BaseException:
+            self.comm.close()
+            raise
 
     def _move(self, call: Call) -> None:
         comm, outputs, inputs, root = self.comm, call.outputs, call.inputs, call.root
@@ -192,42 +207,27 @@ class SharedMemoryGroup(ProcessGroup):
                 )
         return int(gives.max())
 
-    def _refuse(self, problem: InvalidCall) -> NoReturn:
-        """Take part in the others' call, whatever it is, and raise: what the ranks differ in, or the problem of all."""
+    def _disagree(self, problem: InvalidCall) -> NoReturn:
         try:
             self.comm.agree(Call("unknown"))
         except InvalidCall as error:
             raise error from problem
         raise problem
 
-    def _carry_out(self, task: Task) -> None:
-        """Do it; a rank that leaves a collective for anything but a mistake of all cannot take part again."""
-        try:
-            task()
-        except InvalidCall:
-            raise
-        except PeerLost as error:
-            self.comm.close()
-            raise self.comm.explain(error) from error
-        except BaseException:
-            self.comm.close()
-            raise
-
     def zeros(self, length: int, dtype: torch.dtype) -> Tensor:
-        made: list[Tensor] = []
+        made = list[Tensor]()
+        try:  # callers may have given anything
+            like = torch.empty(index(length), dtype=dtype, device="meta")
+            problem = problem_with(like)
+        except (TypeError, RuntimeError) as error:
+            why = str(error).splitlines()[0]
+            problem = f"zeros takes a length and a torch.dtype, not {length!r} and {dtype}: {why}"
 
         def task() -> None:
-            try:  # callers may have given anything
-                like = torch.empty(index(length), dtype=dtype, device="meta")
-                problem = problem_with(like)
-            except (TypeError, RuntimeError) as error:
-                why = str(error).splitlines()[0]
-                problem = f"zeros takes a length and a torch.dtype, not {length!r} and {dtype}: {why}"
-            if problem:
-                self._refuse(InvalidCall(problem))
-            made.append(self.comm.zeros(like))
+            self.comm.agree(Call("zeros", [like]))
+            made.append(self.comm.tensors.zeros(len(like), dtype))
 
-        self._queue.now(partial(self._carry_out, task), [])
+        self._queue.now(partial(self._together, task, problem), [])
         return made[0]
 
     def send(self, tensors: Tensors, to: int, tag: int = 0) -> Work:
@@ -260,7 +260,8 @@ class SharedMemoryGroup(ProcessGroup):
         with self._choosing:
             if key not in self._queues:
                 if len(self._queues) > _MANY:
-                    self._queues = {other: queue for other, queue in self._queues.items() if not queue.idle}
+                    for other in [other for other, queue in self._queues.items() if queue.idle]:
+                        self._queues.pop(other).close(0)
                 self._queues[key] = WorkQueue(f"paceline-shm-{direction}-{partner}")
             return self._queues[key].add(work)
 
@@ -268,17 +269,12 @@ class SharedMemoryGroup(ProcessGroup):
         self._queue.close()
         end = monotonic() + _GRACE
         with self._choosing:
-            sending = [queue for (direction, *_), queue in self._queues.items() if direction == "send"]
-        for queue in sending:
-            queue.close(max(0.0, end - monotonic()))
+            for (direction, *_), queue in self._queues.items():
+                queue.close(max(0.0, end - monotonic()) if direction == "send" else 0)
         self.comm.close()
 
     def abort(self) -> None:
         self.comm.close()
-
-
-def _operation(opts: Any) -> str:
-    return "sum" if opts is None else operation_name(opts.reduceOp.op)
 
 
 def _flat(tensor: Tensor) -> Tensor:

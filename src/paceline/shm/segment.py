@@ -9,8 +9,8 @@ import fcntl
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from hmac import compare_digest
 from mmap import PAGESIZE, mmap
@@ -51,6 +51,10 @@ class Handle:
     process: Annotated[int, Meta(ge=1, le=2**22)]
     descriptor: Annotated[int, Meta(ge=0, le=2**30)]
     token: Annotated[bytes, Meta(min_length=TOKEN, max_length=TOKEN)]
+
+
+Exchange = Callable[[str, Handle | str], Sequence[Handle | str]]
+"""Gives a value of this rank, under a name, to all that map a segment together, and returns all of theirs by rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,28 +113,27 @@ def _memfd(name: str) -> int:
 def attach(handle: Handle, size: int) -> mmap:
     """Map a segment of so many bytes that another process of this host made and still holds open."""
     try:
-        found = _open(f"/proc/{handle.process}/fd/{handle.descriptor}", os.O_PATH)
+        with _open(f"/proc/{handle.process}/fd/{handle.descriptor}", os.O_PATH) as found:
+            _check_kind(found, size)
+            # The very file that was looked at, whatever its maker does with its descriptor meanwhile.
+            with _open(f"/proc/self/fd/{found}", os.O_RDWR) as opened:
+                _check_content(opened, handle.token)
+                with _no_room(f"{size / 1e6:,.1f} MB of shared memory cannot be mapped"):
+                    return mmap(opened, size, offset=PAGE)
     except FileNotFoundError:
         if not Path(f"/proc/{handle.process}").exists() and not died(handle.process):
             raise NoRoom("this system hides the processes of other ranks in /proc") from None
         raise Foreign(f"process {handle.process} does not hold descriptor {handle.descriptor} open") from None
-    try:
-        _check_kind(found, size)
-        # The very file that was looked at, whatever its maker does with its descriptor meanwhile.
-        opened = _open(f"/proc/self/fd/{found}", os.O_RDWR)
-    finally:
-        os.close(found)
-    try:
-        _check_content(opened, handle.token)
-        with _no_room(f"{size / 1e6:,.1f} MB of shared memory cannot be mapped"):
-            return mmap(opened, size, offset=PAGE)
-    finally:
-        os.close(opened)
 
 
-def _open(path: str, mode: int) -> int:
+@contextmanager
+def _open(path: str, mode: int) -> Iterator[int]:
     with _no_room("this system does not let a rank open the memory of another through /proc"):
-        return os.open(path, mode | os.O_CLOEXEC)
+        descriptor = os.open(path, mode | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _check_kind(found: int, size: int) -> None:
@@ -156,38 +159,29 @@ def _check_content(opened: int, token: bytes) -> None:
 
 
 def map_together(
-    first: bool,
-    label: str,
-    size: int,
-    offer: Callable[[Handle | str], Handle | str],
-    answer: Callable[[str], list[str]],
-    refuse: Callable[[str], object],
+    first: bool, label: str, size: int, exchange: Exchange, refuse: Callable[[str], object] = str
 ) -> mmap:
     """A new segment that the first of several ranks makes and all map; ``NoRoom`` on all of them if one cannot.
 
-    ``offer`` passes the first rank's handle, or why it has none, to all; ``answer`` why each could not map it;
-    ``refuse`` hears what is wrong with a handle that leads to something else.
+    ``refuse`` is called with what is wrong with a handle that leads to something else.
     """
-    made: OwnedSegment | None = None
-    memory, problem = None, ""
-    try:
+    made, memory, offer, problem = None, None, "", ""
+    with ExitStack() as open_for_others:
         try:
-            made = create(label, size) if first else None
-            offered = offer(made.handle if made else "")
+            made = open_for_others.enter_context(closing(create(label, size))) if first else None
+        except NoRoom as error:
+            offer = str(error)
+        offered = exchange("table", made.handle if made else offer)[0]
+        try:
             if isinstance(offered, str):
                 raise NoRoom(offered)
             memory = made.memory if made else attach(offered, size)
         except (NoRoom, Foreign) as error:
             problem = str(error)
-            if first:
-                offer(problem)
             if isinstance(error, Foreign):
                 refuse(problem)
-        problems = answer(problem)
-    finally:
-        if made is not None:  # open as long as others may still look for it
-            made.close()
-    for problem in filter(None, problems):
+        problems = exchange("mapped", problem)
+    for problem in filter(None, map(str, problems)):
         raise NoRoom(problem)
     assert memory is not None, "a rank without it has said why"
     return memory

@@ -3,8 +3,7 @@
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 import torch
 from torch import Tensor
@@ -14,10 +13,6 @@ from torch.futures import Future
 from paceline.shm.barrier import PeerLost
 
 Task = Callable[[], None]
-LINGER = 5.0
-"""Seconds after which a thread without work ends."""
-
-
 _OVER = threading.Event()
 _OVER.set()
 
@@ -81,12 +76,12 @@ class ShmWork(Work):
 
 
 class WorkQueue:
-    """Work in the order in which it was asked for, one at a time. A thread is there while there is work for it."""
+    """Work in the order in which it was asked for, one at a time; the thread for it starts with the first of it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._queue: SimpleQueue[ShmWork | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread()
         self._last: ShmWork | None = None
         self._changing, self._turn = threading.Lock(), threading.Lock()
 
@@ -104,38 +99,29 @@ class WorkQueue:
         return work
 
     def later(self, task: Task, result: list[Tensor]) -> ShmWork:
-        return self.add(ShmWork(result, partial(self._alone, task)))
+        def alone() -> None:
+            with self._turn:  # a callback may ask for work in its own thread
+                task()
+
+        return self.add(ShmWork(result, alone))
 
     def add(self, work: ShmWork) -> ShmWork:
         with self._changing:
             self._last = work
             self._queue.put(work)
             # In a callback of earlier work this is the thread itself, and may wait for the new work: another goes on.
-            if self._thread is None or self._thread is threading.current_thread():
+            if not self._thread.is_alive() or self._thread is threading.current_thread():
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
         return work
 
-    def _alone(self, task: Task) -> None:
-        with self._turn:  # a callback may ask for work in its own thread
-            task()
-
     def _run(self) -> None:
-        me = threading.current_thread()
-        while self._thread is me:
-            try:
-                work = self._queue.get(timeout=LINGER)
-            except Empty:
-                work = None
-            if work is not None:
-                work.run()
-                continue
-            with self._changing:
-                if self._queue.empty():
-                    self._thread = None
+        while self._thread is threading.current_thread() and (work := self._queue.get()):
+            work.run()
 
     def close(self, seconds: float | None = None) -> None:
-        thread = self._thread
-        self._queue.put(None)
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(seconds)
+        """Let the thread end after what was asked for, and wait for that, at most so many seconds."""
+        if self._thread.is_alive():
+            self._queue.put(None)
+            if self._thread is not threading.current_thread():
+                self._thread.join(seconds)

@@ -1,23 +1,29 @@
-"""What happens in a collective, round by round, as data: the text, the page and the JSON are made from it."""
+"""What happens in a collective, round by round: the JSON document, from which the text and the page are made."""
 
 import math
 import operator
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from paceline.collectives import build_schedule
-from paceline.collectives.schedule import Schedule, chunk_bounds, pipelined
+from paceline.collectives.schedule import Round, Schedule, chunk_bounds, pipelined
+from paceline.collectives.traffic import lower_bound_bytes
 from paceline.errors import UsageError, unknown
+from paceline.reports.explain import sentences
+from paceline.reports.explain.sentences import ELEMENT, Receipt, ShownMessage, Values
 
 OPERATIONS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
     {"sum": operator.add, "mean": operator.add, "max": max, "min": min, "product": operator.mul}
 )
 """What two numbers become; a mean is divided at the end."""
-Values = tuple[float, ...]
+FINISH = "finish"
+"""The phase in which every rank divides its own result, without messages."""
+Parts = tuple[tuple[tuple[int, ...], ...], ...]
+"""By rank and chunk, the ranks whose values are in it."""
 
 
 class DisplayLimits(NamedTuple):
@@ -69,79 +75,56 @@ class ExplainRequest:
                 )
 
 
-@dataclass(frozen=True, slots=True)
-class ShownMessage:
-    """Chunks ``start`` to ``stop`` (excluded) from one rank to another."""
-
-    source: int
-    target: int
-    start: int
-    stop: int
-    on_receive: str
-    """What the target does: "reduce" or "replace"."""
-    values: Values
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankValues:
     """What every rank holds, between rounds."""
 
     values: tuple[Values, ...]
-    parts: tuple[tuple[tuple[int, ...], ...], ...]
-    """By rank and chunk, the ranks whose values are in it."""
+    parts: Parts
 
     def finished(self, rank: int, chunk: int) -> bool:
         return len(self.parts[rank][chunk]) == len(self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainedRound:
-    """A round, or what every rank does with its own result at the end; then there are no messages."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedRound(RankValues):
+    """A round, and what every rank holds after it."""
 
+    round: int | None
     phase: str
-    place: int
-    """Which of the phase's rounds it is, from 1."""
-    of: int
-    messages: tuple[ShownMessage, ...]
-    before: RankValues
-    after: RankValues
-
-    def sent(self, rank: int, chunk: int) -> bool:
-        return any(m.source == rank and m.start <= chunk < m.stop for m in self.messages)
-
-    def received(self, rank: int, chunk: int) -> bool:
-        return any(m.target == rank and m.start <= chunk < m.stop for m in self.messages)
+    title: str
+    sentence: str
+    progress: str
+    messages: tuple[ShownMessage, ...] = ()
+    received: tuple[Receipt, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """A collective on values, from what each rank begins with to what all end with."""
+    """A collective on values, from what each rank begins with to what all end with; ``asdict`` is the JSON document."""
 
-    asked: str
-    """The schedule's name or import path."""
-    schedule: Schedule
-    hosts: tuple[int, ...]
+    schema: int = 2
+    schedule: str
     op: str
+    workers: int
+    hosts: tuple[int, ...]
     segments: int
+    chunks: int
     bounds: tuple[int, ...]
     """Where each chunk's values start, and the end."""
+    about: str
+    how: str
+    opening: str
     start: RankValues
     steps: tuple[ExplainedRound, ...]
+    result: Values
+    agreed: bool = True
+    totals: Mapping[str, Any]
+    summary: Sequence[str]
 
     @property
-    def end(self) -> RankValues:
-        return self.steps[-1].after if self.steps else self.start
-
-    @property
-    def messages(self) -> list[ShownMessage]:
-        return [message for step in self.steps for message in step.messages]
-
-    @property
-    def across(self) -> int:
-        return sum(self.hosts[m.source] != self.hosts[m.target] for m in self.messages)
-
-    def sent(self, rank: int) -> int:
-        return sum(len(m.values) for m in self.messages if m.source == rank)
+    def states(self) -> tuple[RankValues, ...]:
+        return (self.start, *self.steps)
 
 
 def explain(request: ExplainRequest, limits: DisplayLimits) -> Explanation:
@@ -151,41 +134,99 @@ def explain(request: ExplainRequest, limits: DisplayLimits) -> Explanation:
     hosts = _host_of_each(request, limits)
     schedule = pipelined(whole := build_schedule(request.schedule, hosts), request.segments)
     values = _first_values(request, len(hosts), max(len(hosts), schedule.chunks))
-    limits.check(len(hosts), len(values[0]))
-    start = RankValues(values, tuple(((rank,),) * schedule.chunks for rank in range(len(hosts))))
-    bounds = tuple(chunk_bounds(len(values[0]), schedule.chunks).tolist())
-    steps = list(_steps(schedule, request.op, start, bounds))
-    last = steps[-1].after if steps else start
-    if not all(math.isfinite(value) for row in last.values for value in row):
+    limits.check(len(hosts), length := len(values[0]))
+    parts = tuple(((rank,),) * schedule.chunks for rank in range(len(hosts)))
+    start = RankValues(values=values, parts=parts)
+    bounds = tuple(chunk_bounds(length, schedule.chunks).tolist())
+    steps = tuple(_play(schedule, request.op, start, bounds))
+    end = (start, *steps)[-1].values
+    if not all(math.isfinite(value) for row in end for value in row):
         raise UsageError(
             f"the {request.op} of these values is too large for a 64-bit number: choose smaller ones"
         )
-    if request.op == "mean" and len(hosts) > 1:
-        means = tuple(tuple(value / len(hosts) for value in row) for row in last.values)
-        steps.append(ExplainedRound("finish", 1, 1, (), last, RankValues(means, last.parts)))
+    assert len(set(end)) == 1
+    about, how = sentences.about(request.schedule)
+    totals = _totals(schedule, hosts, [message for step in steps for message in step.messages], length)
     segments = schedule.chunks // whole.chunks
-    return Explanation(request.schedule, schedule, hosts, request.op, segments, bounds, start, tuple(steps))
+    return Explanation(
+        schedule=schedule.name,
+        op=request.op,
+        workers=schedule.workers,
+        hosts=hosts,
+        segments=segments,
+        chunks=schedule.chunks,
+        bounds=bounds,
+        about=about,
+        how=how,
+        opening=sentences.opening(schedule, segments, length),
+        start=start,
+        steps=steps,
+        result=end[0],
+        totals=totals,
+        summary=[
+            f"{request.op}: {sentences.outcome(end[0], len(hosts))}",
+            *sentences.traffic(totals, hosts, length),
+        ],
+    )
 
 
-def _steps(schedule: Schedule, op: str, start: RankValues, bounds: Sequence[int]) -> Iterator[ExplainedRound]:
-    before = start
+def _totals(
+    schedule: Schedule, hosts: Sequence[int], messages: Sequence[ShownMessage], length: int
+) -> dict[str, Any]:
+    sent = [sum(len(m.values) for m in messages if m.source == rank) for rank in range(schedule.workers)]
+    least = lower_bound_bytes(length, 1, schedule.workers)
+    return {
+        "rounds": schedule.round_count,
+        "messages": len(messages),
+        "messages_between_hosts": sum(hosts[m.source] != hosts[m.target] for m in messages),
+        "values_sent": sent,
+        "bytes_sent": [ELEMENT * values for values in sent],
+        "lower_bound_values": least,
+        "lower_bound_bytes": ELEMENT * least,
+    }
+
+
+def _play(schedule: Schedule, op: str, start: RankValues, bounds: Sequence[int]) -> Iterator[ExplainedRound]:
+    held, numbers = start, count(1)
     for phase, group in groupby(schedule.each_round(), key=lambda turn: turn.phase):
         rounds = list(group)
         for place, turn in enumerate(rounds, start=1):
-            columns = (turn.sources, turn.targets, turn.starts, turn.stops, turn.reduces)
-            messages = []
-            for source, target, first, stop, reduces in zip(*(c.tolist() for c in columns), strict=True):
-                sent = before.values[source][bounds[first] : bounds[stop]]
-                how = "reduce" if reduces else "replace"
-                messages.append(ShownMessage(source, target, first, stop, how, sent))
-            after = _after(messages, before, op, bounds)
-            yield ExplainedRound(phase, place, len(rounds), tuple(messages), before, after)
-            before = after
+            messages = tuple(_messages(turn, held, bounds))
+            values, parts = _after(messages, held, op, bounds)
+            held = ExplainedRound(
+                round=next(numbers),
+                phase=phase,
+                title=f"{phase.replace(', ', ' and ')}, round {place} of {len(rounds)}",
+                sentence=sentences.sentence(schedule, op, messages),
+                progress=sentences.progress(parts),
+                messages=messages,
+                received=sentences.received(op, bounds, messages, held.values, values),
+                values=values,
+                parts=parts,
+            )
+            yield held
+    if op == "mean" and schedule.workers > 1:
+        yield ExplainedRound(
+            round=None,
+            phase=FINISH,
+            title=f"divide by {schedule.workers}",
+            sentence=f"Every process divides what it holds by {schedule.workers}: the sum becomes the mean.",
+            progress=sentences.progress(held.parts),
+            values=tuple(tuple(value / schedule.workers for value in row) for row in held.values),
+            parts=held.parts,
+        )
+
+
+def _messages(turn: Round, held: RankValues, bounds: Sequence[int]) -> Iterator[ShownMessage]:
+    columns = (column.tolist() for column in turn.columns)
+    for source, target, start, stop, reduces in zip(*columns, strict=True):
+        sent = held.values[source][bounds[start] : bounds[stop]]
+        yield ShownMessage(source, target, start, stop, "reduce" if reduces else "replace", sent)
 
 
 def _after(
     messages: Sequence[ShownMessage], before: RankValues, op: str, bounds: Sequence[int]
-) -> RankValues:
+) -> tuple[tuple[Values, ...], Parts]:
     values, parts = [list(row) for row in before.values], [list(row) for row in before.parts]
     for sent in messages:
         mine = slice(bounds[sent.start], bounds[sent.stop])
@@ -195,7 +236,7 @@ def _after(
         for chunk in range(sent.start, sent.stop):
             arrived, kept = before.parts[sent.source][chunk], parts[sent.target][chunk]
             parts[sent.target][chunk] = tuple(sorted({*kept, *arrived})) if reduces else arrived
-    return RankValues(tuple(map(tuple, values)), tuple(map(tuple, parts)))
+    return tuple(map(tuple, values)), tuple(map(tuple, parts))
 
 
 def _host_of_each(request: ExplainRequest, limits: DisplayLimits) -> tuple[int, ...]:
@@ -203,21 +244,20 @@ def _host_of_each(request: ExplainRequest, limits: DisplayLimits) -> tuple[int, 
 
     Too many to show are refused before anything is made of them.
     """
-    limits.check(request.workers or 0, request.length or 0)
-    workers = request.workers or (4 if request.values is None else len(_rows(request.values)))
-    limits.check(workers)
-    if request.hosts is None:
-        halves = request.schedule == "hierarchical" and workers > 1
-        return tuple(2 * rank // workers if halves else 0 for rank in range(workers))
-    counts = [int(piece) if piece.strip().isdecimal() else 0 for piece in request.hosts.split(",")]
-    if min(counts) < 1:
+    pieces = request.hosts.split(",") if request.hosts is not None else ()
+    counts = [int(piece) if piece.strip().isdecimal() else 0 for piece in pieces]
+    if 0 in counts:
         raise UsageError(
             f"hosts {request.hosts}: write how many workers each host has, at least 1, such as 2,2"
         )
-    limits.check(sum(counts))
-    if request.workers is not None and sum(counts) != request.workers:
+    workers = request.workers or sum(counts) or (4 if request.values is None else len(_rows(request.values)))
+    limits.check(workers, request.length or 0)
+    if not counts:
+        halves = request.schedule == "hierarchical" and workers > 1
+        return tuple(2 * rank // workers if halves else 0 for rank in range(workers))
+    if sum(counts) != workers:
         raise UsageError(
-            f"hosts {request.hosts} have {sum(counts)} workers and {request.workers} workers were asked for; "
+            f"hosts {request.hosts} have {sum(counts)} workers and {workers} workers were asked for; "
             "make them agree, or leave the number of workers out"
         )
     return tuple(host for host, count in enumerate(counts) for _ in range(count))

@@ -1,4 +1,4 @@
-"""An explanation as text for a terminal, as one JSON document, and as a page drawn from that.
+"""An explanation as text for a terminal, and as a page.
 
 The text says the same without colours. The page steps forward and back and loads nothing.
 """
@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -18,7 +18,7 @@ from rich.text import Text
 from paceline.errors import UsageError
 from paceline.records.files import replacing
 from paceline.reports.explain import sentences
-from paceline.reports.explain.explanation import ExplainedRound, Explanation
+from paceline.reports.explain.explanation import ExplainedRound, Explanation, RankValues
 
 PLAIN_WIDTH = 120
 """Columns of a page that is no terminal."""
@@ -38,27 +38,29 @@ def explanation_lines(explanation: Explanation, width: int = PLAIN_WIDTH) -> Ite
     said = ""
     for step, table in zip(explanation.steps, _tables(explanation, width), strict=True):
         yield Text()
-        yield Text(sentences.title(step), STRONG)
-        if (now := sentences.sentence(explanation, step)) != said:
-            yield Text(now, QUIET)
-            said = now
+        yield Text(step.title, STRONG)
+        if step.sentence != said:
+            yield Text(step.sentence, QUIET)
+            said = step.sentence
         yield from table
         if step.messages:
-            yield Text(f"{GAP}{sentences.progress(step)}", QUIET)
+            yield Text(f"{GAP}{step.progress}", QUIET)
+    outcome = sentences.outcome(explanation.result, explanation.workers)
     yield Text()
-    yield Text.assemble(
-        ("result", STRONG), f" ({explanation.op}): ", (sentences.result(explanation), FINISHED)
-    )
-    yield from map(Text, sentences.traffic(explanation))
+    yield Text.assemble(("result", STRONG), f" ({explanation.op}): ", (outcome, FINISHED))
+    yield from map(Text, explanation.summary[1:])
 
 
 def _heading(explanation: Explanation) -> Iterator[Text]:
-    about = sentences.about(explanation.asked)
-    lines = (sentences.opening(explanation), *about, sentences.placing(explanation))
+    hosts: dict[int, list[str]] = {}
+    for rank, host in enumerate(explanation.hosts):
+        hosts.setdefault(host, []).append(f"p{rank}")
+    placing = "; ".join(f"host {host}: {', '.join(on)}" for host, on in hosts.items() if len(hosts) > 1)
+    lines = (explanation.opening, explanation.about, explanation.how, placing)
     yield from map(Text, filter(None, lines))
     if explanation.steps:
         legend = f"[{TRAVELS}]\\[5][/] travels, [{CHANGED}]3 -> 5[/] changes, [{FINISHED}]9*[/] is finished"
-        empty = explanation.bounds[-1] < explanation.schedule.chunks
+        empty = explanation.bounds[-1] < explanation.chunks
         yield Text.from_markup(legend + (", - is a chunk without values" if empty else ""))
 
 
@@ -68,13 +70,13 @@ def _tables(explanation: Explanation, width: int) -> Iterator[list[Text]]:
     Columns are as wide in every round, so that rounds can be compared. Remarks stand beside the rows or, where some
     would not fit, below.
     """
-    steps, chunks = explanation.steps, explanation.schedule.chunks
+    chunks = explanation.chunks
     heads = [f"chunk {chunk}" if chunks > 1 else "values" for chunk in range(chunks)]
     grids = _grids(explanation)
     columns = list(zip(heads, *(row for grid in grids for row in grid), strict=True))
     widths = [max(map(len, column)) for column in columns]
-    remarks = [_remarks(explanation, step) for step in steps]
-    label = len(f"{GAP}p{explanation.schedule.workers - 1}")
+    remarks = [_remarks(explanation, step) for step in explanation.steps]
+    label = len(f"{GAP}p{explanation.workers - 1}")
     longest = max((len(remark) for of_step in remarks for remark in of_step), default=0)
     beside = label + sum(widths) + len(GAP) * (chunks + 1) + longest <= width
     for grid, words in zip(grids, remarks, strict=True):
@@ -104,97 +106,64 @@ def _bands(widths: Sequence[int], width: int) -> Iterator[range]:
             start = stop
 
 
-def _grids(explanation: Explanation) -> list[list[list[Text]]]:
-    shown = sentences.cells(explanation)
-    columns = zip(*(row for state in shown[:-1] for row in state), strict=True)
-    widths = [max(map(len, column)) for column in columns]
+def _shown(explanation: Explanation) -> list[list[list[str]]]:
+    """The values of each chunk, by state and rank."""
+    spans = [slice(*span) for span in pairwise(explanation.bounds)]
     return [
-        [
-            [
-                _cell(step, rank, chunk, old.rjust(widths[chunk]), new)
-                for chunk, (old, new) in enumerate(pairs)
-            ]
-            for rank, pairs in enumerate(map(zip, before, after))
-        ]
-        for step, before, after in zip(explanation.steps, shown, shown[1:], strict=False)
+        [[sentences.numbers(row[span]) for span in spans] for row in state.values]
+        for state in explanation.states
     ]
 
 
-def _cell(step: ExplainedRound, rank: int, chunk: int, old: str, new: str) -> Text:
-    sent, changed = step.sent(rank, chunk), step.received(rank, chunk) or not step.messages
-    star = "*" if step.before.finished(rank, chunk) and not changed else ""
+def _grids(explanation: Explanation) -> list[list[list[Text]]]:
+    """The cells of each round, by rank and chunk."""
+    shown, states = _shown(explanation), explanation.states
+    columns = zip(*(row for state in shown[:-1] for row in state), strict=True)
+    widths = [max(map(len, column)) for column in columns]
+    grids = []
+    for at, step in enumerate(explanation.steps):
+        rows = enumerate(zip(shown[at], shown[at + 1], strict=True))
+        grids.append(
+            [
+                [
+                    _cell(states[at], step, rank, chunk, old.rjust(widths[chunk]), new)
+                    for chunk, (old, new) in enumerate(zip(before, after, strict=True))
+                ]
+                for rank, (before, after) in rows
+            ]
+        )
+    return grids
+
+
+def _cell(held: RankValues, step: ExplainedRound, rank: int, chunk: int, old: str, new: str) -> Text:
+    here = [message for message in step.messages if message.start <= chunk < message.stop]
+    sent = any(message.source == rank for message in here)
+    changed = any(message.target == rank for message in here) or not step.messages
+    star = "*" if held.finished(rank, chunk) and not changed else ""
     cell = Text(f"[{old}{star}]" if sent else f" {old}{star} ", TRAVELS if sent else FINISHED if star else "")
     if changed:
-        done = step.after.finished(rank, chunk)
+        done = step.finished(rank, chunk)
         cell = Text.assemble(cell, (" -> " if sent else "-> ", CHANGED))
         cell.append(f"{new}*" if done else new, FINISHED if done else CHANGED)
     return cell
 
 
 def _remarks(explanation: Explanation, step: ExplainedRound) -> list[str]:
-    remarks = [sentences.sending(explanation, step, rank) for rank in range(explanation.schedule.workers)]
-    for target, text in sentences.received(explanation, step):
-        remarks[target].append(text)
+    """What each rank sends and receives: "sends chunk 0 -> p1,  receives chunk 3 from p3: max(1, 8) = 8"."""
+    targets: list[dict[str, list[str]]] = [{} for _ in range(explanation.workers)]
+    for message in step.messages:
+        what = sentences.chunk_words(message.start, message.stop, explanation.chunks)
+        targets[message.source].setdefault(what, []).append(f"p{message.target}")
+    remarks = [[f"sends {what} -> {', '.join(to)}" for what, to in mine.items()] for mine in targets]
+    for receipt in step.received:
+        remarks[receipt.target].append(receipt.text.partition(" ")[2])
     return [",  ".join(words) for words in remarks]
 
 
-def document(explanation: Explanation) -> dict[str, Any]:
-    schedule, steps, end = explanation.schedule, explanation.steps, explanation.end.values
-    about, how = sentences.about(explanation.asked)
-    sent, least = (
-        [explanation.sent(rank) for rank in range(schedule.workers)],
-        sentences.least_values(explanation),
-    )
-    return {
-        "schema": 2,
-        "schedule": schedule.name,
-        "op": explanation.op,
-        "workers": schedule.workers,
-        "hosts": explanation.hosts,
-        "segments": explanation.segments,
-        "chunks": schedule.chunks,
-        "bounds": explanation.bounds,
-        "about": about,
-        "how": how,
-        "opening": sentences.opening(explanation),
-        "start": asdict(explanation.start),
-        "steps": [_step(explanation, step, number) for number, step in enumerate(steps, start=1)],
-        "result": end[0],
-        "agreed": len(set(end)) == 1,
-        "totals": {
-            "rounds": schedule.round_count,
-            "messages": len(explanation.messages),
-            "messages_between_hosts": explanation.across,
-            "values_sent": sent,
-            "bytes_sent": [sentences.ELEMENT * values for values in sent],
-            "lower_bound_values": least,
-            "lower_bound_bytes": sentences.ELEMENT * least,
-        },
-        "summary": [f"{explanation.op}: {sentences.result(explanation)}", *sentences.traffic(explanation)],
-    }
-
-
-def _step(explanation: Explanation, step: ExplainedRound, number: int) -> dict[str, Any]:
-    return {
-        "round": number if step.messages else None,
-        "phase": step.phase,
-        "title": sentences.title(step),
-        "sentence": sentences.sentence(explanation, step),
-        "progress": sentences.progress(step),
-        "messages": [asdict(message) for message in step.messages],
-        "received": [
-            {"target": target, "text": f"p{target} {text}"}
-            for target, text in sentences.received(explanation, step)
-        ],
-        **asdict(step.after),
-    }
-
-
 def page(explanation: Explanation) -> str:
-    schedule = explanation.schedule
-    title = f"{schedule.name} all-reduce of {schedule.workers} by {explanation.op}"
+    title = f"{explanation.schedule} all-reduce of {explanation.workers} by {explanation.op}"
+    data = {**asdict(explanation), "shown": _shown(explanation)}
     # JSON that cannot end the element it stands in, whatever its texts are.
-    data = {**document(explanation), "shown": sentences.cells(explanation)}
     story = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     asset = {
         name: files(__package__).joinpath("assets", f"page.{name}").read_text("utf-8")

@@ -1,14 +1,15 @@
-"""Sentences about an explanation, the same ones in the text, on the page and in the JSON."""
+"""Sentences about a collective, the same ones in the text, on the page and in the JSON."""
 
 import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from paceline.collectives import find_schedule
-from paceline.collectives.traffic import lower_bound_bytes
-from paceline.reports.explain.explanation import ExplainedRound, Explanation, ShownMessage
+from paceline.collectives.schedule import Schedule
+from paceline.reports.text import counted
 from paceline.units import show_bytes
 
 COMBINES: Mapping[str, str] = MappingProxyType(
@@ -24,6 +25,27 @@ ELEMENT = 4
 """Bytes of a float32, in which gradients usually travel."""
 SPELLED = 4
 """Values in a message up to which the arithmetic is spelled out; the cells show it anyway."""
+Values = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMessage:
+    """Chunks ``start`` to ``stop`` (excluded) from one rank to another."""
+
+    source: int
+    target: int
+    start: int
+    stop: int
+    on_receive: str
+    """What the target does: "reduce" or "replace"."""
+    values: Values
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    target: int
+    text: str
+    """Such as "p1 receives chunk 0 from p0: max(3, 5) = 5"."""
 
 
 def about(schedule: str) -> tuple[str, str]:
@@ -41,55 +63,28 @@ def numbers(values: Sequence[float]) -> str:
     return " ".join(map(number, values)) or "-"
 
 
-def cells(explanation: Explanation) -> list[list[list[str]]]:
-    states = (explanation.start, *(step.after for step in explanation.steps))
-    spans = [slice(*span) for span in pairwise(explanation.bounds)]
-    return [[[numbers(row[span]) for span in spans] for row in state.values] for state in states]
-
-
-def count(amount: int, what: str, many: str = "") -> str:
-    return f"{amount:,} {what}" if amount == 1 else f"{amount:,} {many or what + 's'}"
-
-
 def processes(amount: int) -> str:
-    return count(amount, "process", "processes")
+    return "1 process" if amount == 1 else f"{amount:,} processes"
 
 
-def opening(explanation: Explanation) -> str:
-    schedule, segments = explanation.schedule, explanation.segments
+def opening(schedule: Schedule, segments: int, length: int) -> str:
     each = " each" if schedule.workers > 1 else ""
-    cut = f" in {count(schedule.chunks, 'chunk')}" if schedule.chunks > 1 else ""
+    cut = f" in {schedule.chunks:,} chunks" if schedule.chunks > 1 else ""
     cut += f", {schedule.chunks // segments} in each of {segments} segments" if segments > 1 else ""
-    return f"{processes(schedule.workers)}, {count(explanation.bounds[-1], 'value')}{each}{cut}."
+    return f"{processes(schedule.workers)}, {counted(length, 'value')}{each}{cut}."
 
 
-def placing(explanation: Explanation) -> str:
-    hosts: dict[int, list[str]] = {}
-    for rank, host in enumerate(explanation.hosts):
-        hosts.setdefault(host, []).append(f"p{rank}")
-    return "; ".join(f"host {host}: {', '.join(ranks)}" for host, ranks in hosts.items() if len(hosts) > 1)
-
-
-def title(step: ExplainedRound) -> str:
-    if not step.messages:
-        return f"divide by {len(step.after.values)}"
-    return f"{step.phase.replace(', ', ' and ')}, round {step.place} of {step.of}"
-
-
-def sentence(explanation: Explanation, step: ExplainedRound) -> str:
-    workers = explanation.schedule.workers
-    if not step.messages:
-        return f"Every process divides what it holds by {workers}: the sum becomes the mean."
-    amount = _amount(explanation, step.messages)
-    how = {message.on_receive for message in step.messages}
-    does = [COMBINES[explanation.op]] * ("reduce" in how)
+def sentence(schedule: Schedule, op: str, messages: Sequence[ShownMessage]) -> str:
+    amount = _amount(schedule, messages)
+    how = {message.on_receive for message in messages}
+    does = [COMBINES[op]] * ("reduce" in how)
     does += ["puts {it} in the place of what it held"] * ("replace" in how)
     it = "them" if amount.endswith("chunks") else "it"
-    return f"{_exchange(workers, step.messages, amount)}; the receiver {', or '.join(does).format(it=it)}."
+    return f"{_exchange(schedule, messages, amount)}; the receiver {', or '.join(does).format(it=it)}."
 
 
-def _exchange(workers: int, messages: Sequence[ShownMessage], amount: str) -> str:
-    pairs = {(message.source, message.target) for message in messages}
+def _exchange(schedule: Schedule, messages: Sequence[ShownMessage], amount: str) -> str:
+    workers, pairs = schedule.workers, {(message.source, message.target) for message in messages}
     senders = len({source for source, _ in pairs})
     who = "Every process" if senders == workers else f"{senders} of {processes(workers)}"
     s = "s" if senders in (1, workers) else ""
@@ -99,86 +94,75 @@ def _exchange(workers: int, messages: Sequence[ShownMessage], amount: str) -> st
     return f"{who} send{s} {amount}{' to its right neighbour' if around else ''}"
 
 
-def _amount(explanation: Explanation, messages: Sequence[ShownMessage]) -> str:
+def _amount(schedule: Schedule, messages: Sequence[ShownMessage]) -> str:
     """How much goes from one to another; a pipeline may send several chunks apart."""
     sizes: Counter[tuple[int, int]] = Counter()
     for message in messages:
         sizes[message.source, message.target] += message.stop - message.start
     least, most = min(sizes.values()), max(sizes.values())
-    if least == most == explanation.schedule.chunks:
+    if least == most == schedule.chunks:
         return "everything"
     return f"{least} to {most} chunks" if least < most else "one chunk" if most == 1 else f"{most} chunks"
 
 
-def progress(step: ExplainedRound) -> str:
-    chunks = [len(part) for row in step.after.parts for part in row]
-    return f"afterwards {chunks.count(len(step.after.parts))} of {len(chunks)} chunks are finished"
+def progress(parts: Sequence[Sequence[Sequence[int]]]) -> str:
+    chunks = [len(part) for row in parts for part in row]
+    return f"afterwards {chunks.count(len(parts))} of {len(chunks)} chunks are finished"
 
 
-def result(explanation: Explanation) -> str:
-    workers, values = explanation.schedule.workers, numbers(explanation.end.values[0])
+def outcome(result: Values, workers: int) -> str:
     if workers == 1:
-        return f"{values}, held from the start: 1 process has nothing to send"
-    assert len(set(explanation.end.values)) == 1
-    return f"{values}, held by all {workers} processes"
+        return f"{numbers(result)}, held from the start: 1 process has nothing to send"
+    return f"{numbers(result)}, held by all {workers} processes"
 
 
-def least_values(explanation: Explanation) -> int:
-    return lower_bound_bytes(explanation.bounds[-1], 1, explanation.schedule.workers)
-
-
-def traffic(explanation: Explanation) -> list[str]:
-    workers, least = explanation.schedule.workers, least_values(explanation)
-    crossing = f", {explanation.across} of them between hosts" if max(explanation.hosts) else ""
-    rounds, messages = explanation.schedule.round_count, len(explanation.messages)
-    total = f"{count(rounds, 'round')}, {count(messages, 'message')}{crossing}"
+def traffic(totals: Mapping[str, Any], hosts: Sequence[int], length: int) -> list[str]:
+    workers, least, sent = len(hosts), totals["lower_bound_values"], totals["values_sent"]
+    crossing = f", {totals['messages_between_hosts']} of them between hosts" if max(hosts) else ""
+    total = f"{counted(totals['rounds'], 'round')}, {counted(totals['messages'], 'message')}{crossing}"
     if workers == 1:
         return [total]
-    sent = [explanation.sent(rank) for rank in range(workers)]
     most, fewest = max(sent), min(sent)
     who = "each process sends" if fewest == most else f"processes send {fewest} to"
     reached = ", the least possible for the busiest:" if most == least else "; the least possible is"
-    size = f"{count(most, 'value')} ({show_bytes(ELEMENT * most)} as float32)"
-    bound = f"ceil(2 x {workers - 1}/{workers} x {explanation.bounds[-1]}) = {least}"
+    size = f"{counted(most, 'value')} ({show_bytes(ELEMENT * most)} as float32)"
+    bound = f"ceil(2 x {workers - 1}/{workers} x {length}) = {least}"
     return [total, f"{who} {size}{reached} {bound}"]
 
 
-def received(explanation: Explanation, step: ExplainedRound) -> list[tuple[int, str]]:
-    """What each rank receives: "receives chunk 0 from p0: max(3, 5) = 5"; the same chunks from several are one."""
+def received(
+    op: str,
+    bounds: Sequence[int],
+    messages: Sequence[ShownMessage],
+    before: Sequence[Values],
+    after: Sequence[Values],
+) -> tuple[Receipt, ...]:
+    """What each rank receives; the same chunks from several are one receipt."""
     grouped: dict[tuple[int, int, int], list[ShownMessage]] = {}
-    for message in sorted(step.messages, key=lambda m: (m.target, m.start)):
+    for message in sorted(messages, key=lambda m: (m.target, m.start)):
         grouped.setdefault((message.target, message.start, message.stop), []).append(message)
     found = []
-    for (target, start, stop), messages in grouped.items():
-        origin = ", ".join(f"p{message.source}" for message in messages)
-        result = _arithmetic(explanation, step, messages)
-        found.append((target, f"receives {_chunks(explanation, start, stop)} from {origin}{result}"))
-    return found
+    for (target, start, stop), some in grouped.items():
+        part = slice(bounds[start], bounds[stop])
+        result = _arithmetic(op, some, before[target][part], after[target][part])
+        origin = ", ".join(f"p{message.source}" for message in some)
+        what = chunk_words(start, stop, len(bounds) - 1)
+        found.append(Receipt(target, f"p{target} receives {what} from {origin}{result}"))
+    return tuple(found)
 
 
-def _chunks(explanation: Explanation, start: int, stop: int) -> str:
-    if stop - start == explanation.schedule.chunks:
+def chunk_words(start: int, stop: int, chunks: int) -> str:
+    if stop - start == chunks:
         return "everything"
     return f"chunk {start}" if stop - start == 1 else f"chunks {start} to {stop - 1}"
 
 
-def _arithmetic(explanation: Explanation, step: ExplainedRound, messages: list[ShownMessage]) -> str:
-    first = messages[0]
-    part = slice(explanation.bounds[first.start], explanation.bounds[first.stop])
-    before, after = step.before.values[first.target][part], step.after.values[first.target][part]
+def _arithmetic(op: str, messages: Sequence[ShownMessage], before: Values, after: Values) -> str:
     if not after:
         return ": it is empty"
     if len(after) > SPELLED:
         return ""
-    if first.on_receive == "replace":
+    if messages[0].on_receive == "replace":
         return f": {numbers(after)}"
     terms = ", ".join(map(numbers, (before, *(message.values for message in messages))))
-    return f": {'sum' if explanation.op == 'mean' else explanation.op}({terms}) = {numbers(after)}"
-
-
-def sending(explanation: Explanation, step: ExplainedRound, rank: int) -> list[str]:
-    targets: dict[tuple[int, int], list[str]] = {}
-    for message in step.messages:
-        if message.source == rank:
-            targets.setdefault((message.start, message.stop), []).append(f"p{message.target}")
-    return [f"sends {_chunks(explanation, *chunks)} -> {', '.join(to)}" for chunks, to in targets.items()]
+    return f": {'sum' if op == 'mean' else op}({terms}) = {numbers(after)}"

@@ -4,7 +4,6 @@ import errno
 import ipaddress
 import resource
 import socket
-from typing import NamedTuple
 
 import psutil
 
@@ -14,20 +13,14 @@ LOOPBACK = "127.0.0.1"
 _MOST_DESCRIPTORS = 65_536
 
 
-class Endpoint(NamedTuple):
-    family: socket.AddressFamily
-    address: str
-    port: int
-
-
-def resolve(address: str, port: int) -> Endpoint:
+def resolve(address: str, port: int) -> tuple[socket.AddressFamily, str]:
     try:
         family, _, _, _, found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError):
         raise UsageError(
             f"address {address} does not resolve on {socket.gethostname()}; give the IP address of node rank 0"
         ) from None
-    return Endpoint(family, str(found[0]), port)
+    return family, str(found[0])
 
 
 def tcp(address: str, port: int) -> str:
@@ -46,7 +39,7 @@ def cannot_listen(error: OSError, address: str, port: int) -> UsageError:
 
 def check_reachable(address: str, port: int) -> None:
     """Refuse a host name that means loopback here, as Debian's /etc/hosts has it: others cannot reach it."""
-    found = ipaddress.ip_address(resolve(address, port).address.partition("%")[0])
+    found = ipaddress.ip_address(resolve(address, port)[1].partition("%")[0])
     if found.is_loopback and address not in ("localhost", str(found)):
         raise UsageError(
             f"address {address} means {found} on this host, where no other host can reach it; "
@@ -55,17 +48,17 @@ def check_reachable(address: str, port: int) -> None:
 
 
 def own_address(address: str, port: int) -> str | None:
-    endpoint = resolve(address, port)
-    with socket.socket(endpoint.family, socket.SOCK_DGRAM) as probe:
+    family, there = resolve(address, port)
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((endpoint.address, port))  # a datagram socket sends nothing when it connects
+            probe.connect((there, port))  # a datagram socket sends nothing when it connects
         except OSError:
             return None
         return str(probe.getsockname()[0]).partition("%")[0]
 
 
 def interface_towards(address: str, port: int) -> str | None:
-    family, own = resolve(address, port).family, own_address(address, port)
+    family, own = resolve(address, port)[0], own_address(address, port)
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.family == family and entry.address.partition("%")[0] == own for entry in addresses):
             return name

@@ -1,16 +1,15 @@
 """Failures: the notes that processes leave for their launcher, the root cause, what is safe, and the user's report."""
 
-import json
 import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import msgspec
 
@@ -19,7 +18,7 @@ from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.folder import RunFolder
 from paceline.records.tensors import Role as FileRole
 from paceline.runtimes.config import Config, read_live
-from paceline.runtimes.live.process_info import Role, file_stem
+from paceline.runtimes.live.process_info import ProcessInfo, Role, file_stem, show_process
 from paceline.units import show_seconds
 
 _Cause = Literal["killed", "exited", "error", "mistake", "hung", "diverged"]
@@ -65,15 +64,21 @@ class Failure:
     where: str = ""
     """The last line of the user's own code, "my_job.py:42 in loss"."""
     traceback: str = ""
-    run: str | None = None
+    run: str = ""
     at: float = field(default_factory=time.time)
 
     def to_json(self) -> bytes:
-        return json.dumps(asdict(replace(self, traceback=self.traceback[-_LONGEST["traceback"] :]))).encode()
+        return msgspec.json.encode(replace(self, traceback=self.traceback[-_LONGEST["traceback"] :]))
 
-    def write(self, launch: Path) -> None:
-        """Leave the note for the launcher; a process's first note stands."""
-        path = launch / f"{file_stem(self.rank, self.role)}.failure.json"
+    @classmethod
+    def of(cls, info: ProcessInfo, kind: Kind, step: int, message: str = "", **more: Any) -> Self:
+        return cls(
+            rank=info.rank, role=info.role, host=info.host, kind=kind, step=step, message=message, **more
+        )
+
+    def write(self, info: ProcessInfo) -> None:
+        """Leave the note for the launcher of a process; its first note stands."""
+        path = info.file("failure.json")
         draft = path.with_suffix(".draft")
         draft.write_bytes(self.to_json())
         with suppress(FileExistsError):
@@ -87,15 +92,16 @@ def read_failure(text: bytes) -> Failure | None:
         failure = msgspec.json.decode(text, type=Failure)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    texts = {name: value for name in _LONGEST if (value := getattr(failure, name)) is not None}
-    multiline = ("message", "traceback")
-    clean = {name: printable(text, _LONGEST[name], lines=name in multiline) for name, text in texts.items()}
-    return replace(failure, **clean)  # type: ignore[arg-type]
+    clean: dict[str, Any] = {
+        name: printable(getattr(failure, name), longest, lines=name in ("message", "traceback"))
+        for name, longest in _LONGEST.items()
+    }
+    return replace(failure, **clean)
 
 
-def read_note(launch: Path, rank: int, role: Role = "worker") -> Failure | None:
+def read_note(info: ProcessInfo) -> Failure | None:
     try:
-        return read_failure((launch / f"{file_stem(rank, role)}.failure.json").read_bytes())
+        return read_failure(info.file("failure.json").read_bytes())
     except FileNotFoundError:
         return None
 
@@ -111,11 +117,8 @@ def root_cause(failures: Iterable[Failure]) -> Failure:
 
 
 def sentence(failure: Failure, *, trains: bool = True) -> str:
-    who = f"{'server' if failure.role == 'server' else 'rank'} {failure.rank} on {failure.host}"
-    if failure.role == "joined":
-        who = f"the worker on {failure.host} that joined"
     return _SENTENCES[failure.kind].format(
-        who=who,
+        who=show_process(failure.rank, failure.role, failure.host),
         when=_when(failure, trains),
         message=failure.message,
         where=f" ({failure.where})" if failure.where else "",

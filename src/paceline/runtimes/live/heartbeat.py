@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self, get_args
+from typing import Literal, get_args
 
 from paceline.errors import is_users
-from paceline.runtimes.live.process_info import ProcessInfo, Role, file_stem
+from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.timeouts import GLANCE, STACK
 
 _OfStep = Literal["data", "forward", "backward", "exchange", "apply", "evaluate", "checkpoint"]
@@ -64,20 +64,19 @@ class Heartbeat:
         if info.launch is None:
             memory = mmap.mmap(-1, size)
         else:
-            with (info.launch / f"{file_stem(info.rank, info.role)}.beat").open("wb+") as file:
+            with info.file("beat").open("wb+") as file:
                 file.truncate(size)
                 memory = mmap.mmap(file.fileno(), size)
         self._page = _Page.from_buffer(memory)
-        self._integers, self._floats = memoryview(memory).cast("q"), memoryview(memory).cast("d")  # quicker
         self.enter("starting")
 
     def beat(self, step: int) -> None:
         """A step has ended, or a server's update; 0 says that the process is ready to begin."""
-        self._integers[0], self._floats[1] = step, time.time()
+        self._page.step, self._page.at = step, time.time()
 
     def enter(self, phase: Phase) -> None:
         """A phase begins, or the present one has made progress."""
-        self._integers[2], self._floats[3] = _NUMBERS[phase], time.monotonic()
+        self._page.phase, self._page.since = _NUMBERS[phase], time.monotonic()
 
     def show(self, run: Path) -> None:
         with suppress(ValueError):  # a path that is too long
@@ -86,16 +85,10 @@ class Heartbeat:
     def progress(self) -> Progress:
         return self._page.progress()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        del self._page, self._integers, self._floats
-
-
-def read_progress(launch: Path, rank: int, role: Role = "worker") -> Progress:
+def read_progress(info: ProcessInfo) -> Progress:
     try:
-        return _Page.from_buffer_copy((launch / f"{file_stem(rank, role)}.beat").read_bytes()).progress()
+        return _Page.from_buffer_copy(info.file("beat").read_bytes()).progress()
     except (FileNotFoundError, ValueError):  # not there, or not yet of its size
         return Progress()
 
@@ -119,15 +112,15 @@ class SilenceWatch:
 def write_stack_when_asked(info: ProcessInfo) -> None:
     if info.launch is None:
         return
-    path = info.launch / f"{file_stem(info.rank, info.role)}.stack"
+    path = info.file("stack")
     draft = path.with_suffix(".draft-stack")
     faulthandler.register(STACK_SIGNAL, draft.open("w"), all_threads=True, chain=False)
     draft.rename(path)  # only now: a process that has no handler yet would die of the signal
 
 
-def ask_for_stack(launch: Path, rank: int, role: Role, pid: int) -> list[str]:
+def ask_for_stack(info: ProcessInfo, pid: int) -> list[str]:
     """The frames of a process's main thread, innermost first, as "file:line in name"; none where it has no handler."""
-    path = launch / f"{file_stem(rank, role)}.stack"
+    path = info.file("stack")
     try:
         before = size = path.stat().st_size
         os.kill(pid, STACK_SIGNAL)

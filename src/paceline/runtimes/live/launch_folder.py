@@ -4,7 +4,6 @@ Every process that uses it holds a shared lock in it; the one that gets the lock
 """
 
 import fcntl
-import json
 import os
 import shutil
 import stat
@@ -13,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 from uuid import uuid4
+
+from paceline.records.files import read_json, write_json
 
 _PREFIX = "paceline-"
 _LOCK = "lock"
@@ -36,12 +37,6 @@ class LaunchFolder:
         made = cls(draft)
         made.path = draft.rename(parent / f"{_PREFIX}{uuid4().hex[:12]}")
         return made
-
-    def lasts(self) -> bool:
-        """Whether it still exists: it may have been swept between its making and its lock."""
-        with suppress(OSError):
-            return os.path.samestat(os.fstat(self._lock), os.lstat(self.path / _LOCK))
-        return False
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
@@ -67,15 +62,9 @@ def sweep(parent: Path) -> None:
                 LaunchFolder(path).remove_if_last()
 
 
-def write_servers(launch: Path, who: str, endpoints: list[str]) -> None:
-    draft = launch / f"{_SERVERS}.{who}"
-    draft.write_text(json.dumps(endpoints))
-    draft.rename(launch / _SERVERS)
+def write_servers(launch: Path, endpoints: list[str]) -> None:
+    write_json(launch / _SERVERS, endpoints)
 
 
 def read_servers(launch: Path) -> list[str]:
-    try:
-        endpoints: list[str] = json.loads((launch / _SERVERS).read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
-        return []
-    return endpoints
+    return read_json(launch / _SERVERS) if (launch / _SERVERS).exists() else []

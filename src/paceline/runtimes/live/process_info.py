@@ -11,10 +11,14 @@ import msgspec
 
 from paceline.errors import UsageError
 
-VARIABLE = "PACELINE_PROCESS"
+_VARIABLE = "PACELINE_PROCESS"
 """Where our launcher says what a process is, as JSON, beside the variables that torchrun has."""
 Role = Literal["worker", "server", "joined"]
 """What a process does; one that "joined" is a worker whose rank its launcher does not know."""
+
+
+def host_name() -> str:
+    return socket.gethostname()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +35,7 @@ class ProcessInfo:
     """On this host; for a server, the servers on this host."""
     node_rank: int = 0
     nodes: int = 1
-    host: str = ""
+    host: str = field(default_factory=host_name)
     address: str = "127.0.0.1"
     port: int = 0
     launch: Path | None = None
@@ -58,8 +62,8 @@ class ProcessInfo:
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "ProcessInfo | None":
         """Read what our launcher, or torchrun's variables, say; None where there is no launcher."""
-        if VARIABLE in environ:
-            return msgspec.json.decode(environ[VARIABLE], type=cls, dec_hook=lambda kind, text: kind(text))
+        if _VARIABLE in environ:
+            return msgspec.json.decode(environ[_VARIABLE], type=cls, dec_hook=lambda kind, text: kind(text))
         if "RANK" not in environ:
             return None
         for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
@@ -78,13 +82,29 @@ class ProcessInfo:
             local_workers=local_workers,
             node_rank=node_rank,
             nodes=_count(environ, "GROUP_WORLD_SIZE", max(node_rank + 1, workers // max(local_workers, 1))),
-            host=host_name(),
             address=environ["MASTER_ADDR"],
             port=_count(environ, "MASTER_PORT"),
         )
 
-    def to_json(self) -> str:
-        return msgspec.json.encode(self, enc_hook=str).decode()
+    def variables(self, servers: int) -> dict[str, str]:
+        """What ``from_environment`` reads, of a process that was counted like torchrun does, without servers."""
+        known = {
+            "RANK": self.rank,
+            "WORLD_SIZE": self.workers,
+            "LOCAL_RANK": self.local_rank,
+            "LOCAL_WORLD_SIZE": self.local_workers,
+            "GROUP_RANK": self.node_rank,
+            "GROUP_WORLD_SIZE": self.nodes,
+            "MASTER_ADDR": self.address,
+            "MASTER_PORT": self.port,
+            _VARIABLE: msgspec.json.encode(self.with_servers(servers), enc_hook=str).decode(),
+        }
+        return {name: str(value) for name, value in known.items()}
+
+    def file(self, suffix: str) -> Path:
+        """The file of the launch folder by which this process tells its launcher something."""
+        assert self.launch is not None
+        return self.launch / f"{file_stem(self.rank, self.role)}.{suffix}"
 
     def with_servers(self, servers: int) -> "ProcessInfo":
         """The same process where so many of all processes are servers.
@@ -112,6 +132,12 @@ def file_stem(rank: int, role: Role = "worker") -> str:
     return f"{'server' if role == 'server' else 'rank'}-{rank}"
 
 
+def show_process(rank: int, role: Role, host: str) -> str:
+    if role == "joined":
+        return f"the worker on {host} that joined"
+    return f"{'server' if role == 'server' else 'rank'} {rank} on {host}"
+
+
 def local_servers(node_rank: int, nodes: int, servers: int) -> range:
     return range(node_rank, servers, nodes)
 
@@ -137,10 +163,6 @@ def _check_size(info: ProcessInfo, servers: int) -> None:
             f"RANK={info.rank} is not LOCAL_RANK={info.local_rank} of host {info.node_rank} with "
             f"{info.local_workers} processes a host: with servers, the launcher must count ranks host by host"
         )
-
-
-def host_name() -> str:
-    return socket.gethostname()
 
 
 def _count(environ: Mapping[str, str], name: str, default: int | None = None) -> int:

@@ -190,9 +190,10 @@ def check_trust(config: Config, folder: RunFolder, *, trust: bool) -> None:
 
 def resumed_settings(earlier: Settings, asked: Settings, given: Mapping[str, object]) -> Settings:
     """The earlier run's settings; one that would change its result is a UsageError, one that repeats it is none."""
-    was, now = resolved(earlier), resolved(asked)
+    was, now = _parts(resolved(earlier)), _parts(resolved(asked))
     for name in given:
-        before, after = _part(was, name), _part(now, name)
+        part = _DECIDES.get(name, name)
+        before, after = was[part], now[part]
         if name not in CHANGEABLE and before != after:
             raise UsageError(
                 f"the {name.replace('_', ' ')} cannot change when a run resumes: this run has {_shown(before)} and you "
@@ -203,12 +204,10 @@ def resumed_settings(earlier: Settings, asked: Settings, given: Mapping[str, obj
     return replace(earlier, target_accuracy=given.get("target_accuracy", earlier.target_accuracy))  # type: ignore[arg-type]
 
 
-def _part(settings: Settings, name: str) -> object:
-    name = _DECIDES.get(name, name)
-    if hasattr(settings, name):
-        return getattr(settings, name)
-    job_decides = settings.job.path if name in ("data", "model", "optimizer", "schedule") else None
-    return job_decides or getattr(settings.job, name)
+def _parts(settings: Settings) -> dict[str, object]:
+    job = settings.job
+    decided = dict.fromkeys(("data", "model", "optimizer", "schedule"), job.path) if job.path else {}
+    return {**vars(job), **decided, **vars(settings)}
 
 
 def _shown(value: object) -> str:

@@ -5,6 +5,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from itertools import count
 from math import ceil
@@ -16,10 +17,10 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
-from paceline.errors import RunFailed, UsageError, say_on_stderr
+from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live.addresses import LOOPBACK, raise_descriptor_limit, resolve, tcp
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.secret import Secret, run_secret, store_key
+from paceline.runtimes.live.secret import Secret, run_secret
 from paceline.runtimes.live.store_server import MOST_BYTES, Op, StoreAnswer, StoreRequest, StoreServer
 from paceline.runtimes.live.timeouts import STORE_CUT
 from paceline.runtimes.live.wire.channel import (
@@ -51,9 +52,9 @@ class RunStore(Store):
     ) -> None:
         super().__init__()
         self.set_timeout(timeout)
-        self._address, self._port, self._secret = address, port, secret
+        self._address, self._port, self.secret = address, port, secret
         self._where = f"the run's store at {address}, port {port}"
-        self._endpoint = tcp(resolve(address, port).address, port)
+        self._endpoint = tcp(resolve(address, port)[1], port)
         self._lock, self._numbers = threading.Lock(), count(1)
         self._channel: Channel | None = None
         self._lost = ""  # why the connection is lost, once it is
@@ -66,18 +67,20 @@ class RunStore(Store):
     def get(self, key: str) -> bytes:
         return self.read([key])[0]
 
-    def read(self, keys: Sequence[str]) -> Sequence[bytes]:
-        return self._ask(Op.READ, keys, wait=self.timeout) or ()
+    def read(self, keys: Sequence[str], patience: float | None = None) -> Sequence[bytes]:
+        """The values of several keys, once all are there; for ``patience`` seconds instead of the usual timeout."""
+        seconds = self.timeout.total_seconds() if patience is None else patience
+        return self._ask(Op.READ, keys, wait=seconds) or ()
 
     def peek(self, keys: Sequence[str]) -> Sequence[bytes] | None:
         """The values of several keys, or None while one of them is missing; does not wait."""
         return self._ask(Op.READ, keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        self._ask(Op.CHECK, keys, wait=timeout or self.timeout)
+        self.read(keys, timeout.total_seconds() if timeout else None)
 
     def check(self, keys: Sequence[str]) -> bool:
-        return self._ask(Op.CHECK, keys) is not None
+        return self.peek(keys) is not None
 
     def add(self, key: str, amount: int) -> int:
         return int((self._ask(Op.ADD, [key], [str(amount)]) or (b"0",))[0])
@@ -90,7 +93,7 @@ class RunStore(Store):
         return self._ask(Op.DELETE, [key]) is not None
 
     def clone(self) -> "RunStore":
-        other = RunStore(self._address, self._port, self._secret, self.timeout)
+        other = RunStore(self._address, self._port, self.secret, self.timeout)
         self._clones.append(other)
         return other
 
@@ -103,14 +106,14 @@ class RunStore(Store):
             self._lost = self._lost or "closed"
 
     def _ask(
-        self, op: Op, keys: Sequence[str], values: Sequence[str | bytes] = (), wait: timedelta | None = None
+        self, op: Op, keys: Sequence[str], values: Sequence[str | bytes] = (), wait: float | None = None
     ) -> tuple[bytes, ...] | None:
         encoded = tuple(value.encode() if isinstance(value, str) else bytes(value) for value in values)
         names = tuple(key.encode() for key in keys)
         with self._lock:
             request = StoreRequest(next(self._numbers), op, names, encoded, wait is not None)
             message = request.pack()
-            deadline = monotonic() + (wait or self.timeout).total_seconds()
+            deadline = monotonic() + (self.timeout.total_seconds() if wait is None else wait)
             channel = self._connected(deadline)
             try:
                 sent = channel.send(Packet(message, memoryview(b"")), _MOST_UNSENT)
@@ -147,9 +150,9 @@ class RunStore(Store):
         if self._channel is not None:
             return self._channel
         patience, limits = max(0.0, deadline - monotonic()), MessageLimits(2 * MOST_BYTES, 0)
-        key, where = store_key(self._secret), f"{self._where},"
+        key, who = self.secret.key("store"), f"{self._where},"
         try:
-            self._channel = connect(self._endpoint, key, self._announce, limits, patience, STORE_CUT, where)
+            self._channel = connect(self._endpoint, key, self._announce, limits, patience, STORE_CUT, who)
         except OSError as error:
             raise dist.DistStoreError(f"wait timeout: {self._where}, does not answer ({error})") from None
         return self._channel
@@ -178,27 +181,28 @@ class MemberStore(RunStore):
         number = info.rank + (info.workers if info.role == "server" else 0)
         processes = info.workers + info.servers
         with run_secret(info) as secret:
-            self.secret = secret
             address, port = info.address, info.port
             if info.launch is None:
                 # Rank 0 keeps the launcher's store alive here until all have read the port.
-                announced = self._launcher_store(info, number, processes, timeout)
+                announced = self._launcher_store(info, secret, number, processes, timeout)
                 port = port_number(announced.get(_PORT))
                 address = LOOPBACK if info.nodes == 1 else address
             super().__init__(address, port, secret, timeout)
             self.set(f"here/{number}", "")
             self.wait([f"here/{each}" for each in range(processes)])
 
-    def _launcher_store(self, info: ProcessInfo, number: int, processes: int, timeout: timedelta) -> Store:
+    def _launcher_store(
+        self, info: ProcessInfo, secret: Secret, number: int, processes: int, timeout: timedelta
+    ) -> Store:
         """The launcher's own store, in which rank 0 announces the port of the run's store, which it keeps."""
         where = f"{tcp(info.address, info.port)}?rank={number}&world_size={processes}"
         store: Store = next(iter(rendezvous(where, timeout=timeout)))[0]
         if number == 0:
             own = LOOPBACK
             if info.nodes > 1:  # a name may mean loopback on its own host, where no other host reaches it
-                resolved = resolve(info.address, info.port).address
+                resolved = resolve(info.address, info.port)[1]
                 own = _EVERYWHERE if resolved.startswith("127.") else resolved
-            self._server = StoreServer(self.secret, own, 0)
+            self._server = StoreServer(secret, own, 0)
             store.set(_PORT, str(self._server.port))
         return store
 
@@ -213,12 +217,10 @@ class MemberStore(RunStore):
     def leave(self) -> None:
         """Rank 0 waits for all, because its store must outlive the others' last use of it."""
         self._exchanges += 1
-        try:
+        with suppress(
+            dist.DistNetworkError
+        ):  # the word has arrived: rank 0 has closed the store after reading it
             self.set(self._key(self._rank), "left")
-        except dist.DistNetworkError:
-            if self._rank == 0:
-                raise
-            # The word has arrived: rank 0 has closed the store before this rank got its answer.
         if self._rank == 0:
             self.wait(self._keys())
 
@@ -226,8 +228,6 @@ class MemberStore(RunStore):
         super().close()
         if self._server is not None:
             self._server.close()
-            if refusals := self._server.refusals():
-                say_on_stderr(refusals)
 
     def _key(self, rank: int) -> str:
         return f"paceline/{self._exchanges}/{rank}"

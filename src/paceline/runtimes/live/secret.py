@@ -10,11 +10,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 from uuid import uuid4
 
 from paceline.errors import UsageError
-from paceline.runtimes.live.launch_folder import LaunchFolder, sweep
 from paceline.runtimes.live.process_info import ProcessInfo
 
 SHORTEST = 16
@@ -61,90 +60,81 @@ class Secret:
             )
         return secret
 
+    def key(self, use: Literal["wire", "store"]) -> bytes:
+        return blake2b(self.text, digest_size=32, person=b"paceline " + use.encode()).digest()
+
     def write(self, path: Path) -> None:
         file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         with os.fdopen(file, "wb") as stream:
             stream.write(self.text + b"\n")
 
 
-def wire_key(secret: Secret) -> bytes:
-    return blake2b(secret.text, digest_size=32, person=b"paceline wire").digest()
-
-
-def store_key(secret: Secret) -> bytes:
-    return blake2b(secret.text, digest_size=32, person=b"paceline store").digest()
-
-
 @contextmanager
 def run_secret(info: ProcessInfo) -> Iterator[Secret]:
     """The secret of a process's run; until the context is left, the processes of one host find it in a file.
 
-    Under another launcher they share one that the first makes, in a folder named for their common parent.
+    Under another launcher they share one that the first makes, in a file named for their common parent.
     """
     if info.secret_file is not None:
         yield Secret.read(info.secret_file)
         return
     if info.nodes > 1:
         raise UsageError(f"a run on {info.nodes} hosts {NEEDED}")
-    folder = enter(agreed_folder(info.port))
+    file = agreed_file(info.port)
     try:
-        sweep(folder.path.parent)  # those of processes that were killed; this one is in use
-        yield agree(folder.path)
+        yield agree(file)
     except BaseException:
-        folder.remove()
+        file.unlink(missing_ok=True)
         raise
     if info.role == "worker" and info.rank == 0:  # one is enough, and the others may be in their next run
-        folder.remove()
-    else:
-        folder.close()
+        file.unlink(missing_ok=True)
 
 
-def agreed_folder(port: int) -> Path:
-    parent, started = os.getppid(), "0"
-    with suppress(OSError, IndexError):  # in the kernel's ticks, because a process id may be used again
-        started = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
-    return _own_parent() / f"paceline-ranks-{os.geteuid()}-{parent}-{started}-{port}"
+def agreed_file(port: int) -> Path:
+    """Where the children of this process's parent agree on a secret; those of parents that are gone are removed."""
+    folder, mine = _own_folder(), f"paceline-ranks-{os.geteuid()}"
+    for file in folder.glob(f"{mine}-*"):
+        with suppress(OSError, ValueError):
+            parent, started, *_ = file.name.removeprefix(f"{mine}-").split("-")
+            if _started(int(parent)) != started:
+                file.unlink()
+    return folder / f"{mine}-{os.getppid()}-{_started(os.getppid())}-{port}"
 
 
-def _own_parent() -> Path:
+def _started(process: int) -> str:
+    """When a process was started, in the kernel's ticks: its id may be used again."""
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    return "0"
+
+
+def _own_folder() -> Path:
     """A folder in which no other user can take the name first; the temporary directory where there is none."""
     with suppress(KeyError, OSError):
-        if _is_own(runtime := Path(os.environ["XDG_RUNTIME_DIR"])):
+        if _is_own((runtime := Path(os.environ["XDG_RUNTIME_DIR"])).lstat()):
             return runtime
     with suppress(RuntimeError, OSError):
-        if _is_own(Path.home(), others=0o022):
+        if _is_own(Path.home().lstat(), others=0o022):
             cache = Path.home() / ".cache" / "paceline" / socket.gethostname()  # a home may be on many hosts
             cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if _is_own(cache):
+            if _is_own(cache.lstat()):
                 return cache
     return Path(tempfile.gettempdir())
 
 
-def _is_own(folder: Path, others: int = 0o077) -> bool:
-    found = folder.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & others
+def _is_own(found: os.stat_result, others: int = 0o077) -> bool:
+    return not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & others
 
 
-def enter(folder: Path) -> LaunchFolder:
-    while True:
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        with suppress(FileNotFoundError):  # swept before it had its lock
-            if not _is_own(folder):
-                raise UsageError(
-                    f"{folder} is not a folder of this user alone, so that no secret can be kept there; "
-                    "remove it, or name a secret file"
-                )
-            entered = LaunchFolder(folder)
-            if entered.lasts():
-                return entered
-            entered.close()
-
-
-def agree(folder: Path) -> Secret:
-    draft = folder / uuid4().hex
+def agree(file: Path) -> Secret:
+    draft = file.with_name(f"{file.name}-{uuid4().hex}")
     Secret.new().write(draft)
     with suppress(FileExistsError):
-        os.link(draft, folder / "secret")
+        os.link(draft, file)
     draft.unlink()
-    return Secret.read(folder / "secret")
+    if not _is_own(file.lstat()):
+        raise UsageError(
+            f"{file} is not a file of this user alone, so that no secret can be kept there; "
+            "remove it, or name a secret file"
+        )
+    return Secret.read(file)

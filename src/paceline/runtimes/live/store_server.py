@@ -1,15 +1,15 @@
 """The run's store: keys and values in memory, for processes that have its secret; typed messages, never a pickle."""
 
-import threading
-from collections import Counter
+from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
 from typing import Annotated
 
 import msgspec
 
-from paceline.runtimes.live.addresses import cannot_listen, resolve
-from paceline.runtimes.live.secret import Secret, store_key
+from paceline.errors import say_on_stderr
+from paceline.runtimes.live.addresses import cannot_listen
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.timeouts import STORE_CUT
 from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits, Packet
 from paceline.runtimes.live.wire.listener import Listener
@@ -32,8 +32,7 @@ class Op(IntEnum):
     ADD = 2
     COMPARE_SET = 3
     DELETE = 4
-    CHECK = 5
-    READ = 6
+    READ = 5
 
 
 class Refused(ValueError):
@@ -74,66 +73,63 @@ def _whole_number(value: bytes) -> int:
     return int(value)
 
 
-class StoreServer:
-    def __init__(self, secret: Secret, address: str, port: int) -> None:
+class StoreServer(Listener):
+    def __init__(
+        self, secret: Secret, address: str, port: int, say: Callable[[str], None] = say_on_stderr
+    ) -> None:
         """Listen on this host's own ``address`` only; port 0 takes a free one; UsageError if it is taken."""
+        self._say = say
         self._values: dict[bytes, bytes] = {}
         self._bytes = 0
         self._waiting: dict[Channel, StoreRequest] = {}
-        self._refused: Counter[str] = Counter()
-        self._lock = threading.Lock()
-        with self._lock:  # a member may connect before this constructor has returned
-            limits = MessageLimits(_LONGEST_REQUEST, 0)
-            try:
-                self._listener = Listener(
-                    store_key(secret), resolve(address, port), self._announce, limits, STORE_CUT
-                )
-            except OSError as error:
-                raise cannot_listen(error, address, port) from None
-        self.port = int(self._listener.endpoint.rpartition(":")[2])
+        limits = MessageLimits(_LONGEST_REQUEST, 0)
+        try:
+            super().__init__(secret.key("store"), address, port, limits, STORE_CUT, linger=0.1)
+        except OSError as error:
+            raise cannot_listen(error, address, port) from None
 
     @property
-    def refused(self) -> Counter[str]:
-        with self._lock:
-            return self._refused + self._listener.refused
+    def port(self) -> int:
+        return int(self.endpoint.rpartition(":")[2])
 
-    def refusals(self) -> str | None:
-        outside = self._listener.refused.total()
+    def refusals(self) -> str:
+        outside = self.refused["stranger"] + self.refused["wrong key"]
         inside = self.refused.total() - outside
         parts = [f"{outside:,} connections without the run's secret"] if outside else []
         parts += [f"{inside:,} malformed requests"] if inside else []
-        return f"refused: {', '.join(parts)}" if parts else None
+        return f"refused: {', '.join(parts)}" if parts else ""
 
     def close(self) -> None:
-        self._listener.close(linger=0.1)
+        super().close()
+        if refusals := self.refusals():
+            self._say(refusals)
 
-    def _announce(self, channel: Channel, message: memoryview, _: int) -> Destination:
+    def announce(self, channel: Channel, message: memoryview, _: int) -> Destination:
         return Destination(None, partial(self._take, channel, message))
 
     def _take(self, channel: Channel, message: memoryview) -> None:
-        with self._lock:
-            # A connection asks one question at a time: the one before has been given up.
-            self._waiting.pop(channel, None)
-            try:
-                request = unpack_request(message)
-            except Refused as refusal:
-                self._refused[str(refusal)] += 1
-                return
-            self._answer(channel, request)
-            if request.values:
-                self._wake(request.keys)
+        # A connection asks one question at a time: the one before has been given up.
+        self._waiting.pop(channel, None)
+        try:
+            request = unpack_request(message)
+        except Refused as refusal:
+            self.refused[str(refusal)] += 1
+            return
+        self._answer(channel, request)
+        if request.values:
+            self._wake(request.keys)
 
     def _answer(self, channel: Channel, request: StoreRequest) -> None:
         try:
             answer = StoreAnswer(request.number, self._carry_out(request))
         except Refused as refusal:
-            self._refused[str(refusal)] += 1
+            self.refused[str(refusal)] += 1
             answer = StoreAnswer(request.number, refusal=str(refusal))
         if answer.values is None and request.waits:
             self._waiting[channel] = request
             return
         self._waiting.pop(channel, None)
-        self._listener.send(channel, Packet(msgspec.msgpack.encode(answer), memoryview(b"")), _MOST_ANSWERS)
+        self.deliver(channel, Packet(msgspec.msgpack.encode(answer), memoryview(b"")), _MOST_ANSWERS)
 
     def _wake(self, keys: tuple[bytes, ...]) -> None:
         for channel, request in list(self._waiting.items()):
@@ -159,10 +155,8 @@ class StoreServer:
                 if key not in values:
                     return None
                 self._bytes -= len(key) + len(values.pop(key))
-            case Op.CHECK | Op.READ, (_, *_), ():
-                if not all(key in values for key in request.keys):
-                    return None
-                return tuple(values[key] for key in request.keys) if request.op is Op.READ else ()
+            case Op.READ, (_, *_) as keys, ():
+                return tuple(values[key] for key in keys) if values.keys() >= set(keys) else None
             case _:
                 raise Refused("malformed request")
         return ()

@@ -23,12 +23,14 @@ Traffic = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BucketPrices:
-    """The buckets of a gradient: the part of backward after which each is ready, and its price."""
+class Transfers:
+    """What travels in a collective, one price after the other: the buckets of a gradient, or one tensor."""
 
-    parts: tuple[float, ...]
     prices: tuple[Price, ...]
     traffic: Traffic
+    parts: tuple[float, ...] = ()
+    """The part of backward after which each but the last is ready; the last waits for the end of backward."""
+    root: int = 0
 
 
 class VirtualCollectives:
@@ -40,18 +42,18 @@ class VirtualCollectives:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._open = simulation.strategy.sync_point is SyncPoint.ON_REQUEST and bool(simulation.servers)
+        run = simulation.run
+        self._open = run.strategy.sync_point is SyncPoint.ON_REQUEST and bool(simulation.servers)
         self._members: Sequence[Node] = [] if self._open else simulation.workers
         self._last_members = self._members
         self._joined: list[Node] = []
-        self._missing = len(self._members)
         self._call: Any = None
-        self._bucket_prices = cache(self._price_buckets)
+        self._bucket_transfers = cache(self._plan_buckets)
         self._price_all_reduce, self._price_broadcast = self._price_served, self._price_served
         self._traffic: Callable[[int, int], Traffic] = self._traffic_served
         if not self._open:
             topology = simulation.topology
-            costs = AllReduceCosts(simulation.settings.collective, topology, simulation.shape.compression)
+            costs = AllReduceCosts(run.settings.collective, topology, simulation.shape.compression)
             self._price_all_reduce, self._traffic = cache(costs.price), cache(costs.traffic)
             self._price_broadcast = cache(lambda size, _: tree_broadcast(topology, size))
 
@@ -59,7 +61,6 @@ class VirtualCollectives:
         """Add a worker to the group; one that belongs to it already may be added again."""
         if self._open and node not in self._members and not node.gone:
             self._members = sorted([*self._members, node], key=lambda one: one.peer.rank)
-            self._missing += 1
 
     def includes(self, node: Node) -> bool:
         return not self._open or node in self._members
@@ -71,11 +72,8 @@ class VirtualCollectives:
         self._members = [worker for worker in self._members if worker is not node]
         if node in self._joined:
             self._joined.remove(node)
-            return
-        self._missing -= 1
-        if self._joined and not self._missing:
-            self._reset()
-            self._begin(self._members[0])
+        elif self._joined and len(self._joined) == len(self._members):
+            self._begin()
 
     @property
     def awaited(self) -> list[Node]:
@@ -83,61 +81,17 @@ class VirtualCollectives:
 
     def share(self, node: Node) -> tuple[int, int]:
         """A worker's share of work as (which one, of how many): among those that last acted together."""
-        if not self._open:
-            return node.peer.rank, len(self._members)
         return self._last_members.index(node), len(self._last_members)
 
-    def _price_buckets(self, mean: BucketedMean) -> BucketPrices:
-        shape = self._simulation.shape
-        element = shape.dtype.itemsize
-        buckets = plan_buckets(shape.parameters, element, mean.first_bucket, mean.bucket)
-        sizes = [(bucket.stop - bucket.start) * element for bucket in buckets]
-        sizes[-1] += CONTROL * element
-        traffic = [self._traffic(size, element) for size in sizes]
-        return BucketPrices(
-            parts=shape.filled(buckets) if self._simulation.topology.hides else (1.0,) * len(buckets),
-            prices=tuple(self._price_all_reduce(size, element) for size in sizes),
-            traffic=[
-                (sum([sent for sent, _ in one]), sum([received for _, received in one]))
-                for one in zip(*traffic, strict=True)
-            ],
-        )
-
-    def join_gradient(self, node: Node, effect: Gradient) -> bool:
-        """A worker's backward is under way; its buckets wait for those of the others. The worker has to wait."""
-        if effect.reduce is not node.mean:
-            node.mean, node.buckets = effect.reduce, self._bucket_prices(effect.reduce)
-        if self._join(node, effect, node.buckets):
-            self._reduce_gradients(node.buckets)
-        return True
-
-    def join(self, node: Node, effect: AllReduce | Broadcast) -> bool:
-        tensor = effect.tensor
-        if isinstance(effect, AllReduce):
-            call: Any = ("all-reduce", _bytes_reduced(node, effect), tensor.itemsize, effect.op)
+    def join(self, node: Node, effect: Gradient | AllReduce | Broadcast) -> bool:
+        """A worker waits for the others; of a gradient, backward is under way, and the buckets wait for theirs."""
+        if isinstance(effect, Gradient):
+            if effect.reduce is not node.mean:
+                node.mean, node.buckets = effect.reduce, self._bucket_transfers(effect.reduce)
+            call = node.buckets
         else:
-            call = ("broadcast", tensor.nbytes, effect.root)
-        if self._join(node, effect, call):
-            self._begin(node)
-        return True
-
-    def _begin(self, node: Node) -> None:
-        workers, effect = self._members, node.waits_for
-        last = max([worker.me.now for worker in workers])
-        if type(effect) is AllReduce:
-            size, element = _bytes_reduced(node, effect), effect.tensor.itemsize
-            price, traffic, root = self._price_all_reduce(size, element), self._traffic(size, element), 0
-        else:
-            size, count = effect.tensor.nbytes, len(workers)
-            # A root that is gone is replaced by the first worker.
-            root = next((place for place, one in enumerate(workers) if one.peer.rank == effect.root), 0)
-            price = self._price_broadcast(size, 1)
-            traffic = [broadcast_bytes(size, count, place, root) for place in range(count)]
-        run_transfers(
-            self._simulation.timeline, [(last, price)], partial(self._end, workers, traffic, root, last)
-        )
-
-    def _join(self, node: Node, effect: Any, call: Any) -> bool:
+            node.begun = node.ended = node.me.now
+            call = _call(node, effect)
         node.waits_for = effect
         if self._call is None:
             self._call = call
@@ -147,39 +101,62 @@ class VirtualCollectives:
                 f"the workers disagree on what to do: {node} waits for {describe(effect)} "
                 f"at step {node.me.clock}, {other} for {describe(other.waits_for)} at step {other.me.clock}"
             )
-        if self._open:
-            self._joined.append(node)
-        self._missing -= 1
-        if self._missing:
-            return False
-        self._reset()
+        self._joined.append(node)
+        if len(self._joined) == len(self._members):
+            self._begin()
         return True
 
-    def _reset(self) -> None:
-        self._missing, self._call = len(self._members), None
-        if self._open:
-            self._joined, self._last_members = [], self._members
-
-    def _reduce_gradients(self, buckets: BucketPrices) -> None:
-        last = max([worker.ended for worker in self._members])
+    def _begin(self) -> None:
+        workers, call = self._members, self._call
+        self._joined, self._call, self._last_members = [], None, workers
+        transfers = call if type(call) is Transfers else self._plan(*call)
+        last = max([worker.ended for worker in workers])
         # Many workers are equal: each pair of times is looked at once.
-        backwards = {(worker.begun, worker.ended) for worker in self._members}
-        transfers = [
-            (max([begun + (ended - begun) * part for begun, ended in backwards]), price)
-            for part, price in zip(buckets.parts[:-1], buckets.prices, strict=False)
-        ]
-        transfers.append((last, buckets.prices[-1]))
-        run_transfers(self._simulation.timeline, transfers, partial(self._end_gradients, buckets, last))
+        backwards = {(worker.begun, worker.ended) for worker in workers}
+        ready = [max([begun + (end - begun) * part for begun, end in backwards]) for part in transfers.parts]
+        run_transfers(
+            self._simulation.timeline,
+            list(zip([*ready, last], transfers.prices, strict=True)),
+            partial(self._end, workers, transfers, last),
+        )
 
-    def _end_gradients(self, buckets: BucketPrices, last: float, intervals: Sequence[Interval]) -> None:
-        if self._members[0].replica is not None:
-            reduce_into_all([worker.me.grad for worker in self._members], (), "sum")
-        end = intervals[-1][1]
-        total = float(sum([worker.me.samples for worker in self._members]))
-        # The last bucket begins when the slowest backward is over, so a single one hides behind nothing.
+    def _plan(self, kind: type, size: int, element: int, op: Any) -> Transfers:
+        if kind is AllReduce:
+            return Transfers((self._price_all_reduce(size, element),), self._traffic(size, element))
+        # A root that is gone is replaced by the first worker.
+        count = len(self._members)
+        root = next((place for place, one in enumerate(self._members) if one.peer.rank == op), 0)
+        traffic = [broadcast_bytes(size, count, place, root) for place in range(count)]
+        return Transfers((self._price_broadcast(size, 1),), traffic, root=root)
+
+    def _plan_buckets(self, mean: BucketedMean) -> Transfers:
+        shape = self._simulation.shape
+        element = shape.dtype.itemsize
+        buckets = plan_buckets(shape.parameters, element, mean.first_bucket, mean.bucket)
+        sizes = [(bucket.stop - bucket.start) * element for bucket in buckets]
+        sizes[-1] += CONTROL * element
+        traffic = [self._traffic(size, element) for size in sizes]
+        parts = shape.filled(buckets) if self._simulation.topology.hides else (1.0,) * len(buckets)
+        return Transfers(
+            prices=tuple(self._price_all_reduce(size, element) for size in sizes),
+            traffic=[
+                (sum([sent for sent, _ in one]), sum([received for _, received in one]))
+                for one in zip(*traffic, strict=True)
+            ],
+            parts=parts[:-1],
+        )
+
+    def _end(
+        self, workers: Sequence[Node], transfers: Transfers, last: float, intervals: Sequence[Interval]
+    ) -> None:
+        total, end = _combine(workers, transfers.root), intervals[-1][1]
+        # The last transfer begins when the slowest backward is over, so a single one hides behind nothing.
         several = len(intervals) > 1
+        ready = self._simulation.ready
         begun = ended = -1.0
-        for worker, (sent, received) in zip(self._members, buckets.traffic, strict=True):
+        for worker, (sent, received) in zip(workers, transfers.traffic, strict=True):
+            if worker.gone:
+                continue
             if several and (worker.begun != begun or worker.ended != ended):
                 hidden = _overlaps(intervals, worker.begun, worker.ended)
             begun, ended = worker.begun, worker.ended
@@ -187,32 +164,11 @@ class VirtualCollectives:
             ledger.exchange(ended, last - ended, end - last, sent, received)
             if several:
                 ledger.overlap(*hidden)
-            me.total_weight = total
+            if total is not None:
+                me.total_weight = total
             me.now = end
             worker.waits_for = None
-        self._simulation.ready.extend(self._members)
-
-    def _end(
-        self, workers: Sequence[Node], traffic: Traffic, root: int, last: float, intervals: Sequence[Interval]
-    ) -> None:
-        effects, end = [worker.waits_for for worker in workers], intervals[-1][1]
-        tensors = [effect.tensor for effect in effects]
-        if type(effects[0]) is AllReduce:
-            weights = [effect.weight for effect in effects]
-            total = sum(weights)
-            reduce_into_all(tensors, weights, effects[0].op)
-            for worker, tensor in zip(workers, tensors, strict=True):
-                worker.me.total_weight = total
-                if tensor is worker.me.params:
-                    worker.me.samples_since_sync = 0
-        else:
-            broadcast(tensors, root)
-        for worker, (sent, received) in zip(workers, traffic, strict=True):
-            if not worker.gone:
-                worker.ledger.exchange(worker.me.now, last - worker.me.now, end - last, sent, received)
-                worker.me.now = end
-                worker.waits_for = None
-                self._simulation.ready.append(worker)
+            ready.append(worker)
 
     def _price_served(self, size: int, element: int) -> Price:  # noqa: ARG002
         simulation = self._simulation
@@ -223,13 +179,36 @@ class VirtualCollectives:
         return [(size, size)] * len(self._members)
 
 
-def _bytes_reduced(node: Node, effect: AllReduce) -> int:
-    """What the live runtime sends: a mean travels with its weight, a flat vector with its control elements."""
+def _call(node: Node, effect: AllReduce | Broadcast) -> tuple[type, int, int, str | int]:
+    """What all workers must ask for alike, with the bytes that the live runtime sends.
+
+    A mean travels with its weight, a flat vector with its control elements.
+    """
     tensor, me = effect.tensor, node.me
-    if effect.op == "sum":
-        return tensor.nbytes
-    extra = CONTROL if tensor is me.params or tensor is me.grad else 1
-    return tensor.nbytes + extra * tensor.itemsize
+    if isinstance(effect, Broadcast):
+        return Broadcast, tensor.nbytes, tensor.itemsize, effect.root
+    extra = 0 if effect.op == "sum" else CONTROL if tensor is me.params or tensor is me.grad else 1
+    return AllReduce, tensor.nbytes + extra * tensor.itemsize, tensor.itemsize, effect.op
+
+
+def _combine(workers: Sequence[Node], root: int) -> float | None:
+    """Do to the tensors what the workers wait for; return the total of their weights, where they have any."""
+    effects = [worker.waits_for for worker in workers]
+    first = effects[0]
+    if type(first) is Gradient:
+        if workers[0].replica is not None:
+            reduce_into_all([worker.me.grad for worker in workers], (), "sum")
+        return float(sum([worker.me.samples for worker in workers]))
+    tensors = [effect.tensor for effect in effects]
+    if type(first) is Broadcast:
+        broadcast(tensors, root)
+        return None
+    weights: list[float] = [effect.weight for effect in effects]
+    reduce_into_all(tensors, weights, first.op)
+    for worker, tensor in zip(workers, tensors, strict=True):
+        if tensor is worker.me.params:
+            worker.me.samples_since_sync = 0
+    return sum(weights)
 
 
 def _overlaps(intervals: Sequence[Interval], begun: float, ended: float) -> tuple[Sequence[Interval], float]:

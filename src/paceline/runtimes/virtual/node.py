@@ -20,36 +20,28 @@ SHOWN = 8
 
 
 class StepLedger:
-    """A worker's open step, or what lies between two steps; it is counted, and may be recorded, when it closes."""
+    """A worker's open step, or what lies between two steps; it is counted, and may be kept, when it closes."""
 
-    __slots__ = (
-        *("_hidden", "_spans", "clock", "hidden", "is_step", "received", "record"),
-        *("samples", "seconds", "sent", "times"),
-    )
+    __slots__ = ("_hidden", "_keep", "_seconds", "record", "times")
 
-    def __init__(self, record: Callable[[StepRecord], None] | None = None) -> None:
-        """``record`` gets every step and everything between steps; without it only sums are kept."""
-        self.times, self.record = TimeLedger(), record
+    def __init__(self, keep: Callable[[StepRecord], None] | None = None) -> None:
+        """``keep`` gets every step and everything between steps; without it only sums are kept, and no spans."""
+        self.times, self._keep = TimeLedger(), keep
         self._open(0)
 
     def _open(self, clock: int) -> None:
-        self.clock, self.is_step = clock, False
-        self.seconds = [0.0] * len(KINDS)
-        self.hidden = 0.0
-        self.sent = self.received = self.samples = 0
-        if self.record is not None:
-            self._spans: list[Span] = []
-            self._hidden: list[Span] = []
+        self.record = StepRecord(clock, is_step=False)
+        self._seconds, self._hidden = [0.0] * len(KINDS), 0.0
 
     def gradient(self, start: float, times: GradientTimes, samples: int) -> None:
-        seconds = self.seconds
+        seconds = self._seconds
         data, forward, backward = times
         seconds[DATA] += data
         seconds[FORWARD] += forward
         seconds[BACKWARD] += backward
-        self.samples = samples
-        self.is_step = True
-        if self.record is not None:
+        self.record.samples = samples
+        self.record.is_step = True
+        if self._keep is not None:
             for kind, length in enumerate(times):
                 self._note(kind, start, length)
                 start += length
@@ -61,45 +53,41 @@ class StepLedger:
             start += length
 
     def span(self, kind: int, start: float, length: float) -> None:
-        self.seconds[kind] += length
-        if self.record is not None:
+        self._seconds[kind] += length
+        if self._keep is not None:
             self._note(kind, start, length)
 
     def exchange(self, start: float, wait: float, communicate: float, sent: int, received: int) -> None:
-        seconds = self.seconds
+        seconds, record = self._seconds, self.record
         seconds[WAIT] += wait
         seconds[COMMUNICATE] += communicate
-        self.sent += sent
-        self.received += received
-        if self.record is not None:
+        record.sent += sent
+        record.received += received
+        if self._keep is not None:
             self._note(WAIT, start, wait)
             self._note(COMMUNICATE, start + wait, communicate)
 
     def overlap(self, transfers: Sequence[Interval], seconds: float) -> None:
-        self.hidden += seconds
-        if self.record is not None:
-            self._hidden += [Span("communicate", start, stop - start) for start, stop in transfers]
+        self._hidden += seconds
+        if self._keep is not None:
+            self.record.hidden += [Span("communicate", start, stop - start) for start, stop in transfers]
 
     def moved(self, sent: int, received: int) -> None:
-        self.sent += sent
-        self.received += received
+        self.record.sent += sent
+        self.record.received += received
 
     def close(self, clock: int) -> None:
-        sent, received, is_step = self.sent, self.received, self.is_step
-        if self.record is not None and (self._spans or sent or received or is_step):
-            samples = self.samples if is_step else 0
-            self.record(
-                StepRecord(clock, samples, self._spans, self._hidden, sent, received, is_step=is_step)
-            )
-        if is_step:
-            self.times.add_step(self.seconds, self.hidden, sent, received, self.samples)
-        else:
-            self.times.add_outside(self.seconds, sent, received)
+        record = self.record
+        self.times.count(record, self._seconds, self._hidden)
+        if self._keep is not None and (record.spans or record.sent or record.received or record.is_step):
+            record.step = clock
+            record.samples *= record.is_step
+            self._keep(record)
         self._open(clock)
 
     def _note(self, kind: int, start: float, length: float) -> None:
         if length > 0:
-            self._spans.append(Span(KINDS[kind], start, length))
+            self.record.spans.append(Span(KINDS[kind], start, length))
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -29,8 +29,9 @@ class SimulationRecorder:
 
     detailed = False
     """Whether every step is wanted; without, only totals are kept and a run is faster."""
+    folder: RunFolder | None = None
 
-    def stepped(self, rank: int, record: StepRecord) -> None:
+    def recorded(self, rank: int, record: StepRecord) -> None:
         """After every step and every sync point of a worker, where ``detailed``; each worker's own in order."""
 
     def served(self, rank: int, entry: Entry) -> None:
@@ -40,8 +41,10 @@ class SimulationRecorder:
         """At the end, the central model by name, where gradients are on."""
 
 
-class FolderRecorder(SimulationRecorder, ExitStack):
-    """Keeps steps and the exported model in a run folder; a context that closes its files."""
+class FolderRecorder(SimulationRecorder, Observer, ExitStack):
+    """Keeps what happens in a run folder; a context that closes its files."""
+
+    folder: RunFolder
 
     def __init__(self, folder: RunFolder, workers: int, steps: int) -> None:
         super().__init__()
@@ -53,7 +56,7 @@ class FolderRecorder(SimulationRecorder, ExitStack):
         ]
         self._logs: dict[int, ServerLog] = {}
 
-    def stepped(self, rank: int, record: StepRecord) -> None:
+    def recorded(self, rank: int, record: StepRecord) -> None:
         self._events[rank].append(record)
 
     def served(self, rank: int, entry: Entry) -> None:
@@ -63,11 +66,6 @@ class FolderRecorder(SimulationRecorder, ExitStack):
 
     def exported(self, state: Mapping[str, Tensor]) -> None:
         write_tensors(self.folder.model, dict(state))
-
-
-class FolderObserver(Observer):
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
 
     def evaluated(self, row: MetricsRow) -> None:
         append_metrics(self.folder.metrics, row)

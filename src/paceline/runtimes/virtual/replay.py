@@ -3,6 +3,7 @@
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
@@ -12,6 +13,7 @@ from paceline.jobs.job import Job
 from paceline.records.folder import RunFolder
 from paceline.records.servers import Damaged, Entry, Received, Ticked, Updated, read_server_log
 from paceline.records.spans import StepBreakdown
+from paceline.records.summary import Summary
 from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_run
 from paceline.runtimes.prepare import Prepared
@@ -19,8 +21,7 @@ from paceline.runtimes.session import Session
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.collectives import VirtualCollectives
 from paceline.runtimes.virtual.node import Node
-from paceline.runtimes.virtual.shape import JobShape
-from paceline.runtimes.virtual.simulate import runner
+from paceline.runtimes.virtual.simulate import simulate
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.runtimes.virtual.transport import SimulatedTransport
 from paceline.strategies.effects import Gradient, Peer, Program, Receive, Send
@@ -91,9 +92,12 @@ class ReplayLog:
         """The kinds of messages that each worker has still to send."""
         self.unread: dict[int, deque[Any]] = defaultdict(deque)
         """Messages that each worker has sent and the server has not taken."""
+        self.finished: set[int] = set()
         for entry in entries:
             if isinstance(entry, Received) and entry.kind != "Leave":
                 self.unsent[entry.worker].append(entry.kind)
+            elif isinstance(entry, Received) and entry.how == "finished":
+                self.finished.add(entry.worker)
 
     @property
     def next(self) -> Entry | None:
@@ -112,81 +116,20 @@ class ReplayLog:
         return f"{_show(self.next)} (entry {self.place + 1})"
 
 
-class Replay(Simulation):
-    """A run whose servers take their messages in the recorded order."""
-
-    def __init__(self, recording: Recording, prepared: Prepared, **options: Any) -> None:
-        """``options`` are those of a Simulation: the observer, the recorder, the name and the folder."""
-        self._recording = recording
-        self.logs = {rank: ReplayLog(entries) for rank, entries in recording.logs.items()}
-        self._finished = {
-            entry.worker
-            for entry in recording.logs[0]
-            if isinstance(entry, Received) and entry.how == "finished"
-        }
-        host = Host(name="replay", link=INSTANT, inside=INSTANT, workers=recording.workers)
-        # Nothing takes any time of its own: the record says when things happened.
-        cluster = Cluster.of([host], times=StepTimes(step=StepBreakdown()))
-        super().__init__(
-            recording.settings,
-            prepared.job,
-            cluster,
-            stated_costs(cluster, (1,) * recording.workers, {}),
-            gradients=recording.gradients,
-            strategy=prepared.strategy,
-            **options,
-        )
-        self.steady = False  # a worker that joined late has batches of its own
-
-    def _check(self, job: Job | JobShape, gradients: bool) -> None:
-        pass
-
-    @property
-    def initial_workers(self) -> tuple[int, ...]:
-        return self._recording.initial_workers
-
-    def _describe(self) -> str:
-        return f"a replay of {self._recording.folder.path}"
-
-    def _stopping(self, rank: int) -> bool:
-        return self.logs[0].next_sent(rank) == "Pause"
-
-    def _program(self, session: Session) -> Program:
-        """The worker's program, begun anew where the run was resumed; it computes no gradient that was not sent."""
-        rank = session.me.rank
-        while True:
-            program, answer = session.program(), None
-            while True:
-                try:
-                    effect = program.send(answer)
-                except StopIteration as end:
-                    return end.value
-                if type(effect) is Gradient:
-                    sent = self.logs[0].next_sent(rank)
-                    if sent == "Join":
-                        program.close()
-                        break
-                    if sent is None and rank in self._finished:
-                        return "interrupted"  # it stopped at the last sync point, because it was asked to
-                    if sent != "Push":
-                        yield Receive()  # no server sends to it any more
-                answer = yield effect
-
-
 class ReplayTransport(SimulatedTransport):
     """Servers take messages as their logs say; everything else happens as soon as it can.
 
     A worker sends no more than was recorded: where it would, it waits for ever.
     """
 
-    def __init__(self, simulation: Simulation, collectives: VirtualCollectives) -> None:
-        assert isinstance(simulation, Replay)
+    def __init__(
+        self, logs: Mapping[int, ReplayLog], simulation: Simulation, collectives: VirtualCollectives
+    ) -> None:
         super().__init__(simulation, collectives)
-        self._logs = simulation.logs
+        self._logs = logs
 
-    @property
-    def pending(self) -> bool:
-        return not self.over
+    def is_over(self, workers: int) -> bool:  # noqa: ARG002
+        return all(log.next is None for log in self._logs.values())
 
     def send(self, node: Node, effect: Send) -> bool:
         """A worker's message is kept until its turn; a server's arrives at once."""
@@ -226,7 +169,6 @@ class ReplayTransport(SimulatedTransport):
                 )
             entry = recorded
         log.advance()
-        self.over = all(one.next is None for one in self._logs.values())
         super().note(node, entry)
 
     def proceed(self) -> bool:
@@ -281,7 +223,7 @@ class ReplayTransport(SimulatedTransport):
         """The run was stopped here and resumed: the server's program began anew, with no worker."""
         log.present.clear()
         server.program.close()
-        server.program = self._simulation.strategy.server(server.me)
+        server.program = self._simulation.run.strategy.server(server.me)
         if server.peer.rank == 0:
             for worker in self._simulation.workers:
                 self._collectives.remove(worker)
@@ -303,8 +245,53 @@ def _made_of(entry: Updated) -> str:
     return "; ".join(parts) or "nothing"
 
 
-replay = runner(Replay, ReplayTransport)
-"""Run a ``Replay``, given its arguments; raises RunFailed at the first update that is not the recorded one."""
+def replay(recording: Recording, run: Prepared[Job], **options: Any) -> Summary:
+    """Repeat a run; raise RunFailed at the first update that is not the recorded one.
+
+    ``options`` are those of a Simulation: the observer, the recorder and the name.
+    """
+    host = Host(name="replay", link=INSTANT, inside=INSTANT, workers=recording.workers)
+    # Nothing takes any time of its own: the record says when things happened.
+    cluster = Cluster.of([host], times=StepTimes(step=StepBreakdown()))
+    costs = stated_costs(cluster, (1,) * recording.workers, {})
+    simulation = Simulation(
+        run,
+        cluster,
+        costs,
+        gradients=recording.gradients,
+        initial_workers=recording.initial_workers,
+        **options,
+    )
+    simulation.steady = False  # a worker that joined late has batches of its own
+    simulation.transport = f"a replay of {recording.folder.path}"
+    logs = {rank: ReplayLog(entries) for rank, entries in recording.logs.items()}
+    for worker in simulation.workers:
+        assert worker.session is not None
+        worker.program = _repeat(worker.session, logs[0])
+    return simulate(simulation, partial(ReplayTransport, logs))
+
+
+def _repeat(session: Session, log: ReplayLog) -> Program:
+    """The worker's program, begun anew where the run was resumed; it computes no gradient that was not sent."""
+    rank = session.me.rank
+    session.stopping = lambda: log.next_sent(rank) == "Pause"
+    while True:
+        program, answer = session.program(), None
+        while True:
+            try:
+                effect = program.send(answer)
+            except StopIteration as end:
+                return end.value
+            if type(effect) is Gradient:
+                sent = log.next_sent(rank)
+                if sent == "Join":
+                    program.close()
+                    break
+                if sent is None and rank in log.finished:
+                    return "interrupted"  # it stopped at the last sync point, because it was asked to
+                if sent != "Push":
+                    yield Receive()  # no server sends to it any more
+            answer = yield effect
 
 
 def model_difference(recorded: RunFolder, repeated: RunFolder) -> tuple[float, str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ class JobShape:
     """One a parameter: the part of backward, 0 to 1, after which its gradient is complete; empty: not known."""
     compression: Compression = UNCOMPRESSED
     accumulate: int = 1
+    metrics: ClassVar[tuple[str, ...]] = ()
+    step: ClassVar[str] = ""
 
     @classmethod
     def of(cls, job: Job) -> Self:
@@ -50,10 +52,6 @@ class JobShape:
     def size(self) -> int:
         return sum(self.parameters)
 
-    @property
-    def state_bytes(self) -> int:
-        return self.size * self.dtype.itemsize + self.buffers * torch.float32.itemsize
-
     def message_bytes(self, message: Any) -> int:
         """Bytes of a message; a gradient travels as the codec makes it."""
         whole = message_bytes(message)
@@ -63,10 +61,7 @@ class JobShape:
         return whole - size + self.compression.message(size, message.grad.itemsize)
 
     def coding(self, message: Any) -> float:
-        if not isinstance(message, Push):
-            return 0.0
-        size = message.grad.nbytes
-        return self.compression.coding(size)
+        return self.compression.coding(message.grad.nbytes) if isinstance(message, Push) else 0.0
 
     def filled(self, buckets: Sequence[Bucket]) -> tuple[float, ...]:
         """The part of backward after which each bucket may start: it is full, and so are those before it.

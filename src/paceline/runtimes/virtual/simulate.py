@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from math import inf, nan
-from typing import Any, ParamSpec
+from typing import Any
 
 from paceline.errors import RunFailed
 from paceline.jobs.sharding import scoring_batches
@@ -18,9 +18,9 @@ from paceline.runtimes.virtual.transport import SimulatedTransport
 from paceline.strategies.base import SyncPoint
 from paceline.strategies.effects import AllReduce, Apply, Broadcast, Clock, Gradient, Receive, Send
 
-P = ParamSpec("P")
 Effects = dict[type, Callable[[Node, Any], bool]]
 """What carries each kind of effect out; it returns whether the node now has to wait."""
+Transport = Callable[[Simulation, VirtualCollectives], SimulatedTransport]
 
 
 class VirtualEngine:
@@ -30,20 +30,21 @@ class VirtualEngine:
     timeline, in order of time. A step of N workers costs N resumptions and, with collectives only, no event.
     """
 
-    def __init__(self, simulation: Simulation, transport: type[SimulatedTransport]) -> None:
-        self._simulation, self._ready = simulation, simulation.ready
+    def __init__(self, simulation: Simulation, transport: Transport) -> None:
+        run = simulation.run
+        self._simulation, self._ready, self._shards = simulation, simulation.ready, run.shards
         self._loss = nan
         self._collectives = VirtualCollectives(simulation)
         self._transport = transport(simulation, self._collectives)
         self._running = len(simulation.workers)
         self._finished = self._over = False
-        self._by_step = simulation.strategy.sync_point is SyncPoint.EVERY_STEP
+        self._by_step = run.strategy.sync_point is SyncPoint.EVERY_STEP
         self._reported = 0
-        shares = simulation.settings.buffers == "rank0" and simulation.shape.buffers > 0
+        shares = run.settings.buffers == "rank0" and simulation.shape.buffers > 0
         self._share_buffers = shares and len(simulation.workers) > 1
         """Whether every worker takes over rank 0's buffers before each forward."""
         self._steady = simulation.steady
-        self._steps_per_epoch = simulation.shards.steps_per_epoch
+        self._steps_per_epoch = run.shards.steps_per_epoch
         messages: Effects = {Send: self._transport.send, Receive: self._transport.receive}
         self._serving: Effects = {**messages, Apply: self._update}
         self._effects: Effects = {
@@ -59,7 +60,7 @@ class VirtualEngine:
     def run(self) -> Summary:
         """Run to the end; a RunFailed says which node waits for what where no program can be resumed."""
         simulation, ready, transport = self._simulation, self._ready, self._transport
-        simulation.observer.started(simulation.started())
+        simulation.start()
         self._begin()
         while True:
             while ready:
@@ -68,15 +69,13 @@ class VirtualEngine:
                     self._serve(node)
                 else:
                     self._work(node)
-            if self._over or transport.over or not (self._running or transport.pending):
+            if self._over or transport.is_over(self._running):
                 break
             if not transport.proceed():
                 raise RunFailed(explain_deadlock(simulation.workers))
         for node in simulation.nodes.values():
             node.program.close()
-        summary = simulation.summary()
-        simulation.observer.finished(summary)
-        return summary
+        return simulation.finish()
 
     def _begin(self) -> None:
         simulation, at = self._simulation, self._simulation.timeline.at
@@ -109,13 +108,13 @@ class VirtualEngine:
 
     def _close(self, node: Node, now: float) -> None:
         """End a worker where it is: its time counts up to now, its open step only if it was complete."""
-        me, ledger = node.me, node.ledger
+        me, record = node.me, node.ledger.record
         node.program.close()
         if me.now < now and now > node.starts:
-            ledger.span(WAIT, me.now, now - me.now)
+            node.ledger.span(WAIT, me.now, now - me.now)
         me.now = now
-        ledger.is_step = ledger.is_step and me.clock > ledger.clock
-        ledger.close(me.clock)
+        record.is_step = record.is_step and me.clock > record.step
+        node.ledger.close(me.clock)
 
     def _leave(self, node: Node, how: str, now: float) -> None:
         """A worker is gone: no other waits for it, and the servers get its last message."""
@@ -164,7 +163,7 @@ class VirtualEngine:
             elif kind is Apply:
                 self._apply(node, effect)
             else:
-                if node.session.at_sync_point and ledger.is_step:  # type: ignore[union-attr]
+                if node.session.at_sync_point and ledger.record.is_step:  # type: ignore[union-attr]
                     ledger.close(me.clock)
                 if self._effects[kind](node, effect):
                     return
@@ -187,7 +186,7 @@ class VirtualEngine:
     def _update(self, node: Node, effect: Apply) -> bool:
         """A server's step, at the learning rate of the epoch that its samples so far belong to."""
         me, simulation = node.me, self._simulation
-        epoch = simulation.triggers.epoch(simulation.shards.steps_through(me.seen))
+        epoch = simulation.run.triggers.epoch(self._shards.steps_through(me.seen))
         if node.replica is not None:
             node.replica.apply(epoch, effect.rate)
         me.version += 1
@@ -213,7 +212,7 @@ class VirtualEngine:
         if self._steady:
             times, samples = node.prices[(clock + 1) % self._steps_per_epoch == 0]
         else:
-            samples = self._simulation.shards.size(rank, clock)
+            samples = self._shards.size(rank, clock)
             times = self._simulation.costs.gradient(rank, samples, clock)
         data, forward, backward = times
         start = me.now
@@ -228,7 +227,7 @@ class VirtualEngine:
         me.samples_since_sync += samples
         if node.replica is not None:
             # Scaled so that all workers' add up to the mean over their samples.
-            share = 1.0 if reduce is None else samples / self._simulation.shards.total(clock)
+            share = 1.0 if reduce is None else samples / self._shards.total(clock)
             with node.replica.randomness():
                 loss = node.replica.gradient(clock, share)
             if rank == 0 and samples:
@@ -236,7 +235,7 @@ class VirtualEngine:
         if reduce is None:
             me.now = ended
             return False
-        return self._collectives.join_gradient(node, effect)
+        return self._collectives.join(node, effect)
 
     def _apply(self, node: Node, effect: Apply) -> None:
         me, session, rank = node.me, node.session, node.me.rank
@@ -250,13 +249,13 @@ class VirtualEngine:
         me.clock = clock + 1
         if rank == 0:
             progress = clock + 1 if self._by_step else session.position.progress
-            self._simulation.observer.stepped(progress, self._simulation.shards.total(clock), self._loss, now)
+            self._simulation.observer.stepped(progress, self._shards.total(clock), self._loss, now)
 
     def _clock(self, node: Node, _: Clock) -> bool:
         me = node.me
         me.clock += 1
         if self._reported < me.seen:
-            progress = self._simulation.shards.steps_through(me.seen)
+            progress = self._shards.steps_through(me.seen)
             self._simulation.observer.stepped(progress, me.seen - self._reported, self._loss, me.now)
             self._reported = me.seen
         return False
@@ -281,15 +280,6 @@ class VirtualEngine:
         return False
 
 
-def runner(make: Callable[P, Simulation], transport: type[SimulatedTransport]) -> Callable[P, Summary]:
-    """A function that takes what ``make`` takes, and runs the simulation that it makes."""
-
-    def run(*args: P.args, **kwargs: P.kwargs) -> Summary:
-        with undisturbed(AllStreams()):
-            return VirtualEngine(make(*args, **kwargs), transport).run()
-
-    return run
-
-
-simulate = runner(Simulation, SimulatedTransport)
-"""Run a ``Simulation``, given its arguments, and return how it went."""
+@undisturbed(AllStreams())
+def simulate(simulation: Simulation, transport: Transport = SimulatedTransport) -> Summary:
+    return VirtualEngine(simulation, transport).run()

@@ -33,13 +33,10 @@ class SimulatedTransport:
         self._to_server, self._from_server = cache(topology.to_server), cache(topology.from_server)
         self._queues: dict[tuple[Peer, Peer], deque[Envelope]] = defaultdict(deque)
         self._leaving = self._ticks = self._quiet = 0
-        self.over = False
-        """Whether nothing more is to happen, although workers are left."""
 
-    @property
-    def pending(self) -> bool:
-        """Whether a server has still something to receive although no worker is left."""
-        return self._leaving > 0
+    def is_over(self, workers: int) -> bool:
+        """Whether nothing more is to happen: no worker is left, and the servers have all last messages."""
+        return not (workers or self._leaving)
 
     def proceed(self) -> bool:
         return self._timeline.step()

@@ -15,7 +15,7 @@ from paceline.clusters.profile import DEFAULT_PATH, DISTURBED, Profile
 from paceline.costs.fitted import FittedDevice
 from paceline.errors import RunFailed, UsageError
 from paceline.records.folder import environment
-from paceline.records.load import HostLoad, LoadMeter, disturbance, usable_cores
+from paceline.records.load import LoadMeter, disturbance, usable_cores
 from paceline.runtimes.threads import VARIABLE, usual_threads
 from paceline.studies.calibrate.device_fit import DeviceFit, fit_device
 from paceline.studies.calibrate.layers import draw_layer
@@ -63,54 +63,50 @@ class QuietMachine:
     ) -> None:
         self._meter, self._note, self._busy = meter, note, busy
         self._patience, self._window = patience, window
-        self.lost = 0.0
-        self._loads: list[tuple[float, HostLoad]] = []
+        self.lost, self._said = 0.0, float("-inf")
         if not busy:
             self._wait()
 
     def measure(self, work: Callable[[], T]) -> T:
         """What the work found when nothing else computed; it should take half a second or more."""
+        if self._busy:
+            return work()
         while True:
             self._meter.restart()
             found = work()
-            seconds, load = self._meter.seconds, self._meter.load()
-            if self._busy or not load.disturbed:
-                self._loads.append((seconds, load))
+            if not self._disturbed():
                 return found
-            self._lose(seconds, load)
             self._wait()
 
     @property
     def disturbance(self) -> str:
-        if not self._loads:
-            return ""
-        whole = sum(seconds for seconds, _ in self._loads)
-        others = sum(seconds * load.others for seconds, load in self._loads) / whole
-        return disturbance([self._loads[0][1].with_others(others)], "the measurement")
+        return disturbance([self._meter.load()], "the measurement") if self._busy else ""
 
     def _wait(self) -> None:
-        said = float("-inf")
-        while True:
+        disturbed = True
+        while disturbed:
             self._meter.restart()
             time.sleep(self._window)
-            load = self._meter.load()
-            if not load.disturbed:
-                return
-            self._lose(self._meter.seconds, load)
-            if time.monotonic() - said >= REMIND:
-                said = time.monotonic()
-                self._note(
-                    f"waiting for a quiet machine, for up to {self._patience - self.lost:.0f} s more: other processes "
-                    f"use {load.words}"
-                )
+            disturbed = self._disturbed()
 
-    def _lose(self, seconds: float, load: HostLoad) -> None:
-        self.lost += seconds
+    def _disturbed(self) -> bool:
+        """Whether something else computed since the meter was restarted: that time is lost."""
+        load = self._meter.load()
+        if not load.disturbed:
+            return False
+        self.lost += self._meter.seconds
         if self.lost > self._patience:
             raise RunFailed(
                 f"other processes use {load.words}, and did so for {self.lost:.0f} s: what is measured now would make "
                 f"predictions too slow, so nothing was written; {REMEDY}"
             )
+        if time.monotonic() - self._said >= REMIND:
+            self._said = time.monotonic()
+            self._note(
+                f"waiting for a quiet machine, for up to {self._patience - self.lost:.0f} s more: other processes "
+                f"use {load.words}"
+            )
+        return True
 
 
 def calibrate_device(
@@ -140,12 +136,12 @@ def calibrate_device(
         quiet = QuietMachine(LoadMeter(wanted=threads), note, busy=busy)
         limits, page = quiet.measure(lambda: (measure_limits(), measure_page()))
         networks, layers = _measure_networks(seconds, show, quiet)
+        disturbed = quiet.disturbance
         note(f"fitting the times of {len(networks)} networks, which takes some seconds more")
         device, found = fit_device(networks, layers, limits, page)
     finally:
         torch.set_num_threads(before)
     profile = replace(make_profile(device, threads, name), cipher=measure_cipher())
-    disturbed = quiet.disturbance
     return mark_disturbed(profile, disturbed), replace(found, threads=threads, disturbed=disturbed)
 
 

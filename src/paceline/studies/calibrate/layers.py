@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from paceline.jobs.batches import Batch
 from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
-from paceline.studies.calibrate.images import log_uniform
+from paceline.studies.calibrate.networks import log_uniform
 
 FEWEST = 2**9
 
@@ -55,6 +55,7 @@ class LayerCase(msgspec.Struct, forbid_unknown_fields=True):
     sides: int = 2
     call: tuple[str, ...] = ("x",)
     most: int = 20
+    pooled: bool = False
 
     def shape(self, random: Random) -> tuple[int, ...]:
         elements = log_uniform(random, FEWEST, 2**self.most)
@@ -68,22 +69,14 @@ class LayerCase(msgspec.Struct, forbid_unknown_fields=True):
     def make(self, name: str, channels: int) -> nn.Module:
         args = [_MADE[one](channels) if isinstance(one, str) else one for one in self.args]
         layer: nn.Module = getattr(nn, name.partition(" ")[0])(*args, **self.named)
-        return layer
+        pool = getattr(nn, f"MaxPool{self.sides}d") if self.pooled else None
+        return nn.ModuleList([pool(2, return_indices=True), layer]) if pool else layer
 
     def run(self, layer: Any, x: Tensor) -> Any:
+        if self.pooled:
+            return layer[1](*layer[0](x))
         result = layer(*(_CALLED[one](x) for one in self.call))
         return result + x.mean() if self.call == ("words",) else result
-
-
-class _MaxUnpool(LayerCase):
-    """A layer that needs the indices of another."""
-
-    def make(self, name: str, channels: int) -> nn.Module:
-        pool = getattr(nn, f"MaxPool{self.sides}d")(2, return_indices=True)
-        return nn.ModuleList([pool, super().make(name, channels)])
-
-    def run(self, layer: Any, x: Tensor) -> Any:
-        return layer[1](*layer[0](x))
 
 
 class SingleLayer(nn.Module):
@@ -99,12 +92,9 @@ class SingleLayer(nn.Module):
 
 
 def draw_layer(seed: int, number: int) -> tuple[Traceable, int]:
-    return layer_subject(list(LAYERS)[number % len(LAYERS)], Random(seed))  # noqa: S311
-
-
-def layer_subject(name: str, random: Random) -> tuple[Traceable, int]:
-    row = LAYERS[name]
-    samples, *shape = row.shape(random)
+    """The next layer of the table, which begins again behind its last, with samples, in a shape that the seed draws."""
+    name, row = list(LAYERS.items())[number % len(LAYERS)]
+    samples, *shape = row.shape(Random(seed))  # noqa: S311
     channels = shape[-1] if row.sides == -1 else shape[0]
 
     def batch(samples: int) -> Batch:
@@ -129,8 +119,6 @@ def _read() -> Iterator[tuple[str, LayerCase]]:
                     yield f"{name[:-1]}{sides}d", msgspec.structs.replace(row, sides=sides)
             else:
                 yield name, row
-    for sides in (1, 2, 3):
-        yield f"MaxUnpool{sides}d", _MaxUnpool(args=[2], sides=sides)
 
 
 LAYERS: Mapping[str, LayerCase] = dict(_read())

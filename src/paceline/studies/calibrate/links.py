@@ -4,12 +4,16 @@ A link that is measured on idle cores looks better than it is in a step, where a
 get a core first. So gradients are averaged as in training, and count as what that adds to a step of workers that only
 pass a barrier. All is measured in turn, round after round: a machine that is faster in one second than in the next is
 so for all of it.
+
+So are messages with a server: it needs a core as well, which the workers hold. What a synchronous server adds to the
+steps of small jobs counts; they are trained for real, alone and with a server.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -18,13 +22,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from paceline.clusters.profile import read_profile, write_profile
+from paceline.clusters.profile import INSIDE, LinkFit, Profile, read_profile, write_profile
 from paceline.collectives.traffic import plan_buckets
+from paceline.costs.recorded import typical_step, usual_pace
 from paceline.errors import RunFailed, UsageError
+from paceline.jobs.build import traceable_of_job
 from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.step import StepPhase
+from paceline.records.folder import RunFolder
 from paceline.records.load import HostLoad, LoadMeter, disturbance
+from paceline.records.summary import recorded_loads
+from paceline.runtimes.config import read_run
 from paceline.runtimes.flat import CONTROL, Flat
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
 from paceline.runtimes.live.worker.comm import ProcessGroupComm
@@ -50,7 +59,21 @@ LEAST, MOST = 8, 80
 """Their number; after a pause, a network needs some of them to find its pace."""
 AT_ONCE = 8
 
+COMMON = {
+    "data": "synthetic:shape=1x8x8,train=40000",
+    "iterations": "600",
+    "threads": "1",
+    "evaluate_every": "never",
+    "checkpoint_every": "never",
+}
+JOBS = (
+    COMMON | {"model": "mlp:hidden=48", "batch_size": "64"},
+    COMMON | {"model": "mlp:hidden=640,layers=2", "batch_size": "16"},
+)
+TRIES = 3
+
 Round = Mapping[tuple[str, str], float]
+Train = Callable[[Mapping[str, str]], RunFolder]
 
 
 def check_profile(path: Path, out: Path) -> None:
@@ -121,13 +144,14 @@ class LinkProbe:
     def __init__(self, group: BenchGroup, beside: float) -> None:
         self._group, self._beside = group, beside
         self._links = ("memory", "loopback") if len(set(group.hosts)) == 1 else ("network",)
+        dense = {width: _subject(partial(_dense, width)) for width in WIDTHS}
         self._plain = {"images": TrainingStep(_subject(_images), IMAGE_SAMPLES)}
-        self._plain |= {width: TrainingStep(_dense(int(width)), DENSE_SAMPLES) for width in WIDTHS}
+        self._plain |= {width: TrainingStep(subject, DENSE_SAMPLES) for width, subject in dense.items()}
         self._comm = _SharedComm(group) if "memory" in self._links else group
         self._averaged = {
-            (link, width): _AveragingStep(_dense(int(width)), self._comm if link == "memory" else group)
+            (link, width): _AveragingStep(subject, self._comm if link == "memory" else group)
             for link in self._links
-            for width in WIDTHS
+            for width, subject in dense.items()
         }
 
     def round(self) -> Round:
@@ -266,15 +290,60 @@ def _subject(model: Callable[[], nn.Module]) -> Traceable:
     )
 
 
-def _dense(width: int) -> Traceable:
-    def model() -> nn.Module:
-        hidden = (nn.Linear(196, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
-        return nn.Sequential(*hidden, nn.Linear(width, 10))
-
-    return _subject(model)
+def _dense(width: str) -> nn.Module:
+    size = int(width)
+    hidden = (nn.Linear(196, size), nn.ReLU(), nn.Linear(size, size), nn.ReLU())
+    return nn.Sequential(*hidden, nn.Linear(size, 10))
 
 
 def _images() -> nn.Module:
     first = (nn.Unflatten(1, (1, 14, 14)), nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
     second = (nn.Conv2d(8, 24, 3, padding=1), nn.ReLU(), nn.Flatten())
     return nn.Sequential(*first, *second, nn.Linear(24 * 49, 10))
+
+
+def add_messages(path: Path, workers: int, train: Train, *, busy: bool = False) -> link_fit.ContentionFit:
+    """Measure messages, add them to the profile ``path``, and return all that it holds of so many workers on a host."""
+    profile = read_profile(path)
+    profile = link_fit.add_links(profile, calibrate_messages(profile, [workers], train, busy=busy))
+    write_profile(profile, path)
+    return link_fit.ContentionFit(
+        workers=workers,
+        short=profile.contention_short[workers - 1],
+        long=profile.contention[workers - 1],
+        links=tuple(link for link in profile.links if link.workers == workers and link.name in INSIDE),
+    )
+
+
+def calibrate_messages(
+    profile: Profile, counts: Sequence[int], train: Train, *, busy: bool = False
+) -> list[LinkFit]:
+    """The link of so many workers with a server on their host, for each of these counts.
+
+    The profile says what contention costs. Trains each job once on one worker and once for each count, and again
+    where something else computed meanwhile, unless a ``busy`` machine is accepted.
+    """
+    steps: dict[int, list[link_fit.AveragedStep]] = {count: [] for count in counts}
+    for job in JOBS:
+        alone = _train(train, {**job, "strategy": "all-reduce", "workers": "1"}, busy)
+        step = typical_step(alone).step
+        gradient = step.data + step.forward + step.backward
+        contention = profile.contention_between(gradient)
+        with torch.device("meta"):
+            model = traceable_of_job(read_run(alone).settings.job).model()
+        size = sum(one.nbytes for one in model.parameters())
+        for count, found in steps.items():
+            beside = gradient * contention[min(count, len(contention)) - 1] + step.apply
+            served = _train(train, {**job, "strategy": "ps", "workers": str(count)}, busy)
+            added = usual_pace(served, AT_ONCE) - beside
+            found.append(link_fit.AveragedStep(sizes=(size,), added=added, beside=beside))
+    return [link_fit.fit_link("messages", (0,) * count, found) for count, found in steps.items()]
+
+
+def _train(train: Train, settings: Mapping[str, str], busy: bool) -> RunFolder:
+    for _ in range(TRIES):
+        run = train(settings)
+        disturbed = disturbance(recorded_loads(run), "the measurement")
+        if busy or not disturbed:
+            return run
+    raise RunFailed(f"{disturbed} Messages with a server were not added: {REMEDY}")

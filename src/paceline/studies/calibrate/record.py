@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import log
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from paceline.clusters.profile import Profile, read_profile
 from paceline.costs.device import step_cost
 from paceline.costs.fitted import DevicePeaks, FittedDevice, Overhead, read_fitted
 from paceline.costs.recorded import check_alone, typical_step
-from paceline.costs.trace.operator import Phase
+from paceline.costs.trace.operator import PHASES, Phase
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.build import traceable_of_job
@@ -21,7 +21,6 @@ from paceline.runtimes.config import read_config, read_run
 from paceline.runtimes.threads import USUAL
 from paceline.studies.calibrate.device import make_profile, mark_disturbed, now
 
-PHASES: tuple[Phase, ...] = get_args(Phase)
 PLAIN = DevicePeaks(flops=1e11, bandwidth=1e10)
 PLAIN_SPREAD = log(1.5)
 
@@ -71,7 +70,7 @@ def calibrate_by_record(
 
 
 def plain_device() -> FittedDevice:
-    usual: dict[Phase, Overhead] = {phase: Overhead() for phase in PHASES}
+    usual = dict.fromkeys(PHASES, Overhead())
     return FittedDevice(
         limits=PLAIN, peak=PLAIN.flops, curves={}, kinds={}, overheads=usual, spread=PLAIN_SPREAD
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from paceline.clusters.toml_reader import Reader, read_toml
+from paceline.clusters import toml_reader as toml
 from paceline.collectives.traffic import ring_crossings
 from paceline.costs.paleo import SCHEMES
 from paceline.errors import UsageError, unknown
@@ -45,9 +45,9 @@ class TablePoint(NamedTuple):
 class EpochTable:
     """Every batch was measured with one worker too."""
 
-    model: str
-    parameters: int
-    samples: int
+    model: toml.Name = "the model"
+    parameters: toml.Count
+    samples: toml.Count
     epochs: Mapping[TablePoint, float]
 
     def steps(self, point: TablePoint) -> int:
@@ -66,20 +66,18 @@ class EpochTable:
 
 
 def read_table(path: Path) -> EpochTable:
-    reader = read_toml(path, "table")
+    reader = toml.read_toml(path, "table")
     for key in ("about", "ask"):
-        reader.word(key, "scaling")
+        reader.get(key, toml.Name, "")
     return table_of(reader)
 
 
-def table_of(reader: Reader) -> EpochTable:
+def table_of(reader: toml.Reader) -> EpochTable:
     """The table that a file's keys make; keys that were not read by now are refused."""
     reader.need("parameters = 11_173_962", "samples = 50_000")
-    model, parameters = reader.word("model", "the model"), reader.whole("parameters", 0, least=1)
-    samples = reader.whole("samples", 0, least=1)
-    rows = reader.tables("measured")
-    reader.finish()
     epochs: dict[TablePoint, float] = {}
+    table, rows = reader.fill(EpochTable, epochs=epochs), reader.tables("measured")
+    reader.finish()
     for row in rows:
         _read_row(row, epochs)
     if not epochs:
@@ -92,14 +90,14 @@ def table_of(reader: Reader) -> EpochTable:
                 f"{reader.where}: {point} was measured and 1x{point.batch} was not: what {point.workers} workers gain "
                 f"or lose is only seen beside one; add batch {point.batch} to the row with workers = 1"
             )
-    return EpochTable(model=model, parameters=parameters, samples=samples, epochs=epochs)
+    return table
 
 
-def _read_row(reader: Reader, epochs: dict[TablePoint, float]) -> None:
+def _read_row(reader: toml.Reader, epochs: dict[TablePoint, float]) -> None:
     reader.need("workers = 2", "batch = [32, 128]", 'epoch = ["30.38 s", "12.82 s"]')
-    workers = reader.whole("workers", 0, least=1)
-    batches = [one.whole(key, 0, least=1) for one, key in reader.items("batch")]
-    seconds = [one.seconds(key, 0.0) for one, key in reader.items("epoch")]
+    workers: int = reader.get("workers", toml.Count, 0)
+    batches: Sequence[int] = reader.get("batch", tuple[toml.Count, ...], ())
+    seconds: Sequence[float] = reader.get("epoch", tuple[toml.Seconds, ...], ())
     reader.finish()
     if len(batches) != len(seconds) or min(seconds, default=1.0) <= 0:
         rule = f"there must be as many as batches, {len(batches)}, and each more than 0 s"

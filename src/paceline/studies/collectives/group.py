@@ -28,7 +28,7 @@ TURNS = 5
 
 PROBED = (2_016, 20_032, 300_032, 700_032, 3_000_064, 30_000_064)
 """Bytes of the all-reduces that shared memory's figures are fitted to: odd sizes that no table has."""
-PERIOD = 8191
+PERIOD = 131_071
 """Elements until the values of a pattern repeat; a prime, so that no chunk begins where another does."""
 
 Key = TypeVar("Key")
@@ -79,37 +79,35 @@ class BenchGroup(ProcessGroupComm):
     def first_of_each_host(self) -> list[int]:
         return [self.hosts.index(host) for host in sorted(set(self.hosts))]
 
+    def timed(self, work: Callable[[], object], calls: int) -> list[float]:
+        found = []
+        for _ in range(calls):
+            self.align()
+            begun = time.perf_counter()
+            work()
+            found.append(time.perf_counter() - begun)
+        return self.slowest(found)
 
-def timed(group: BenchGroup, work: Callable[[], object], calls: int) -> list[float]:
-    found = []
-    for _ in range(calls):
-        group.align()
-        begun = time.perf_counter()
-        work()
-        found.append(time.perf_counter() - begun)
-    return group.slowest(found)
+    def timed_in_turn(
+        self,
+        works: Mapping[Key, Callable[[], object]],
+        calls: Mapping[Key, int],
+        tick: Callable[[Key], None] = lambda _: None,
+    ) -> dict[Key, list[float]]:
+        """Time so many calls of each work, in several turns; the order changes, so none always follows the same one.
 
-
-def timed_in_turn(
-    group: BenchGroup,
-    works: Mapping[Key, Callable[[], object]],
-    calls: Mapping[Key, int],
-    tick: Callable[[Key], None] = lambda _: None,
-) -> dict[Key, list[float]]:
-    """Time so many calls of each work, in several turns; the order changes, so that none always follows the same one.
-
-    ``tick`` is called after each turn.
-    """
-    found: dict[Key, list[float]] = {name: [] for name in works}
-    names = list(works)
-    for turn in range(TURNS):
-        first = turn % len(names)
-        order = [*names[first:], *names[:first]]
-        for name in order if turn % 2 else order[::-1]:
-            share = calls[name] * (turn + 1) // TURNS - calls[name] * turn // TURNS
-            found[name] += timed(group, works[name], share)
-            tick(name)
-    return found
+        ``tick`` is called after each turn.
+        """
+        found: dict[Key, list[float]] = {name: [] for name in works}
+        names = list(works)
+        for turn in range(TURNS):
+            first = turn % len(names)
+            order = [*names[first:], *names[:first]]
+            for name in order if turn % 2 else order[::-1]:
+                share = calls[name] * (turn + 1) // TURNS - calls[name] * turn // TURNS
+                found[name] += self.timed(works[name], share)
+                tick(name)
+        return found
 
 
 def calls_within(budget: float, once: float) -> int:
@@ -151,10 +149,15 @@ def reducer(name: str, group: BenchGroup, operation: Operation) -> Callable[[Ten
     return native
 
 
-def left_out(asked: BenchRequest, teams: Sequence[int]) -> tuple[str, ...]:
-    """What makes no difference where so many workers share memory: without two that do, it is Gloo with a detour."""
+def worth_measuring(sides: Sequence[str], teams: Sequence[int]) -> tuple[str, ...]:
+    """Without what makes no difference where such teams share memory: without two that do, it is Gloo with a detour."""
     useless = () if len(teams) == 1 else (SHM, ELSEWHERE) if max(teams) == 1 else (ELSEWHERE,)
-    return tuple(name for name in asked.only if name in useless)
+    if not (found := tuple(name for name in sides if name not in useless)):
+        raise UsageError(
+            f"{', '.join(sides)}: no two workers share memory here; choose a schedule such as ring, or start two "
+            "workers on a host"
+        )
+    return found
 
 
 class Pattern:
@@ -168,20 +171,13 @@ class Pattern:
         operation.finish(self._expected, workers)
 
     def fill(self, tensor: Tensor) -> None:
-        body, rest = _blocks(tensor)
-        body.copy_(self._mine.expand_as(body))
-        rest.copy_(self._mine[: len(rest)])
+        for part in torch.split(tensor, PERIOD):
+            part.copy_(self._mine[: len(part)])
 
     def holds(self, tensor: Tensor) -> bool:
-        body, rest = _blocks(tensor)
-        return bool((body == self._expected).all()) and torch.equal(rest, self._expected[: len(rest)])
+        return all(torch.equal(part, self._expected[: len(part)]) for part in torch.split(tensor, PERIOD))
 
 
 def _values(operation: Operation, rank: int, dtype: torch.dtype) -> Tensor:
     drawn = torch.randint(0, 5, (PERIOD,), generator=torch.Generator().manual_seed(rank))
     return (1 + drawn // 4 if operation.name == "product" else drawn).to(dtype)
-
-
-def _blocks(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    whole = len(tensor) // PERIOD * PERIOD
-    return tensor[:whole].view(-1, PERIOD), tensor[whole:]

@@ -20,14 +20,7 @@ from paceline.costs.topology import Topology
 from paceline.shm.arena import PIECE
 from paceline.shm.local_comm import ALL_READ_ALL, IN_PLACE_FROM
 from paceline.shm.operations import Operation
-from paceline.studies.collectives.group import (
-    PROBED,
-    BenchGroup,
-    Side,
-    calls_within,
-    timed,
-    timed_in_turn,
-)
+from paceline.studies.collectives.group import PROBED, BenchGroup, Side, calls_within
 from paceline.studies.collectives.request import ELSEWHERE, GLOO, SHM, BenchPrediction
 from paceline.units import show_bytes, show_seconds
 
@@ -142,9 +135,9 @@ class Prober:
 
         It is the link that is measured: whatever else goes on only adds, and a late wake-up costs more than a message.
         """
-        once = {size: min(timed(self._group, work, 3)) for size, work in works.items()}
+        once = {size: min(self._group.timed(work, 3)) for size, work in works.items()}
         calls = {size: calls_within(self._seconds, seconds) for size, seconds in once.items()}
-        found = timed_in_turn(self._group, works, calls)
+        found = self._group.timed_in_turn(works, calls)
         typical = {size: float(np.quantile(times, 0.25)) for size, times in found.items()}
         self.measured += [
             {"probe": name, "bytes": size, "seconds": seconds, "calls": calls[size]}

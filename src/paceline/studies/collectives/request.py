@@ -1,7 +1,7 @@
 """What a benchmark of collectives is asked for, checked before anything starts, and what it finds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from paceline.collectives import SCHEDULES, find_schedule
@@ -97,10 +97,7 @@ class BenchSettings:
     hosts: tuple[int, ...]
     threads: int
     torch: str
-
-    @property
-    def workers(self) -> int:
-        return sum(self.hosts)
+    workers: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,14 +129,9 @@ class Cell:
     right: bool
     """Whether every rank held the expected result, element by element, in the first and in the last call."""
     predicted: float
+    error: float
+    """Of the prediction, as a part of the median."""
     measured_at: float
-
-    @property
-    def error(self) -> float:
-        return self.predicted / self.median - 1
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "error": self.error}
 
 
 class BenchProgress(NamedTuple):

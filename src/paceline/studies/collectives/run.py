@@ -11,7 +11,6 @@ import torch
 
 from paceline.collectives.execute import find_operation
 from paceline.collectives.traffic import busbw
-from paceline.errors import UsageError
 from paceline.records.load import LoadMeter, disturbance
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
 from paceline.runtimes.live.run_store import check_equal
@@ -24,9 +23,7 @@ from paceline.studies.collectives.group import (
     Side,
     build_sides,
     calls_within,
-    left_out,
-    timed,
-    timed_in_turn,
+    worth_measuring,
 )
 from paceline.studies.collectives.probe import Prober, predict
 from paceline.studies.collectives.request import (
@@ -57,18 +54,14 @@ def run_bench(
     with BenchGroup(info, stopping) as group:
         check_equal(group.exchange(asdict(asked)))
         torch.set_num_threads(usual_threads())
-        idle = left_out(asked, group.shm.comm.team_sizes)
-        if not (only := tuple(name for name in asked.only if name not in idle)):
-            raise UsageError(
-                f"{', '.join(idle)}: no two workers share memory here; choose a schedule such as ring, or start two "
-                "workers on a host"
-            )
+        only = worth_measuring(asked.only, group.shm.comm.team_sizes)
         result = BenchResult(
             settings=BenchSettings(
                 request=replace(asked, only=only),
                 hosts=tuple(Counter(group.hosts).values()),
                 threads=torch.get_num_threads(),
                 torch=str(torch.__version__),
+                workers=info.workers,
             )
         )
         meter = LoadMeter(job_roots(info), info.local_workers * torch.get_num_threads())
@@ -136,9 +129,9 @@ def measure_size(
     for name, work in works.items():
         begun[name] = time.time()
         right[name] = check(name)
-        (once,) = timed(group, work, 1)  # a warm-up too
+        (once,) = group.timed(work, 1)  # a warm-up too
         calls[name] = asked.repeats or calls_within(asked.cell_seconds, once)
-    times = timed_in_turn(group, works, calls, tick)
+    times = group.timed_in_turn(works, calls, tick)
     cells = []
     for name in works:
         low, middle, high = np.quantile(times[name], (0.25, 0.5, 0.75)).tolist()
@@ -153,6 +146,7 @@ def measure_size(
             busbw=busbw(size, middle, group.workers),
             right=check(name) and right[name],
             predicted=predicted[name],
+            error=predicted[name] / middle - 1,
             measured_at=begun[name],
         )
         cells.append(cell)

@@ -8,6 +8,7 @@ from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
 from paceline.collectives import NATIVE
 from paceline.costs.device import StepCost
 from paceline.jobs.spec import JobSpec
+from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import build_strategy
@@ -64,8 +65,9 @@ class Setup:
         stated = self.cluster.times
         return StepTimes(step=self.cost.step, serve=stated.serve, aggregate=stated.aggregate)
 
-    def settings(self, workers: int, steps: int) -> Settings:
-        return Settings(
+    def run(self, workers: int, steps: int) -> Prepared[JobShape]:
+        """So many steps of the strategy, with so much data that no epoch ends."""
+        settings = Settings(
             job=JobSpec(),
             strategy=self.strategy,
             batch_sizes=(self.cost.samples,) * workers,
@@ -76,11 +78,9 @@ class Setup:
             collective=self.collective,
             servers=self.servers,
         )
-
-    def shape_for(self, settings: Settings) -> JobShape:
-        """The job's shape, with so much data that no epoch ends."""
-        samples = sum(settings.batch_sizes) * (2 * (settings.iterations or 1) + 1)
-        return replace(self.shape, ready=self.shape.ready or self.cost.ready, train_samples=samples)
+        samples = sum(settings.batch_sizes) * (2 * steps + 1)
+        shape = replace(self.shape, ready=self.shape.ready or self.cost.ready, train_samples=samples)
+        return Prepared(settings=settings, job=shape, strategy=self.program)
 
 
 def with_link(setup: Setup, where: Where, *, bandwidth: float = 1.0, latency: float = 1.0) -> Setup:

@@ -12,6 +12,7 @@ from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown, StepRecord
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.simulate import simulate
+from paceline.runtimes.virtual.simulation import Simulation
 from paceline.studies.predict.prediction import Path, PredictedStep
 from paceline.studies.predict.setup import Setup
 
@@ -71,7 +72,7 @@ class StepSamples(SimulationRecorder):
     detailed: bool = True
     steps: dict[int, list[StepSample]] = field(default_factory=dict)
 
-    def stepped(self, rank: int, record: StepRecord) -> None:
+    def recorded(self, rank: int, record: StepRecord) -> None:
         if record.is_step:
             self.steps.setdefault(rank, []).append(StepSample.of(record))
 
@@ -104,25 +105,17 @@ def _simulated(setup: Setup, steps: int, path: Path) -> WorkerSteps:
             f"strategy {setup.strategy!r} cannot be predicted here: {len(counts):,} workers would have to be simulated "
             f"for {steps:,} steps each, and {MOST:,} steps is the limit; ask for fewer workers or a shorter period"
         )
-    samples, settings = StepSamples(), setup.settings(len(counts), steps)
+    samples, run = StepSamples(), setup.run(len(counts), steps)
     costs = StatedCosts(
         times=replace(setup.times, jitter=setup.jitter),
-        batch_sizes=settings.batch_sizes,
+        batch_sizes=run.settings.batch_sizes,
         speeds=speeds,
         seed=setup.seed,
         updating=setup.updating,
         gradients=cluster.workers if path == "groups" else None,
     )
-    simulate(
-        settings,
-        setup.shape_for(settings),
-        cluster,
-        costs,
-        gradients=False,
-        strategy=setup.program,
-        recorder=samples,
-        server_groups=setup.server_groups if path == "groups" else None,
-    )
+    servers = setup.server_groups if path == "groups" else None
+    simulate(Simulation(run, cluster, costs, gradients=False, recorder=samples, server_groups=servers))
     return [(samples.steps[rank], count) for rank, count in enumerate(counts)]
 
 

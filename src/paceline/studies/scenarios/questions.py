@@ -1,10 +1,13 @@
 """Questions that a formula or another study answers: explain, lower-bound, peak, predict and scaling."""
 
+from collections.abc import Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from msgspec import Meta
+
+from paceline.clusters import toml_reader as toml
 from paceline.clusters.catalogue import find_device
-from paceline.clusters.toml_reader import Reader
 from paceline.collectives.traffic import bandwidth_use, lower_bound_bytes
 from paceline.errors import UsageError
 from paceline.studies.calibrate.table import table_of
@@ -13,7 +16,7 @@ from paceline.studies.scenarios.scenario import Scenario
 if TYPE_CHECKING:  # it imports torch, which formulas do not need
     from paceline.studies.predict import Prediction
 
-MOST = 1_000
+Few = Annotated[int, Meta(ge=0, le=1_000)]
 """Of anything that is counted; the report draws far less, and says how much, once it has begun."""
 ELEMENT = 4
 
@@ -26,14 +29,16 @@ def read_request(scenario: Scenario) -> Answer:
     """The settings of [explain] by name; the report plays the collective."""
     reader = scenario.reader.table("explain")
     reader.need('schedule = "ring"')
-    request: Answer = {"schedule": reader.word("schedule", ""), "op": reader.word("op", "sum")}
-    rows = [
-        " ".join(f"{number.number(place, 0.0):.17g}" for number, place in row.items(key))
-        for row, key in reader.items("values")
-    ]
-    hosts = [str(number.whole(key, 0, most=MOST)) for number, key in reader.items("hosts")]
-    request |= {"values": "; ".join(rows), "hosts": ",".join(hosts), "seed": reader.whole("seed", 0)}
-    request |= {key: reader.whole(key, 0, most=MOST) for key in ("workers", "length", "segments")}
+    values: Sequence[Sequence[float]] = reader.get("values", tuple[tuple[toml.Number, ...], ...], ())
+    hosts = reader.get("hosts", tuple[Few, ...], ())
+    request: Answer = {
+        "schedule": reader.get("schedule", toml.Name, ""),
+        "op": reader.get("op", toml.Name, "sum"),
+        "values": "; ".join(" ".join(f"{number:.17g}" for number in row) for row in values),
+        "hosts": ",".join(map(str, hosts)),
+        "seed": reader.get("seed", toml.Whole, 0),
+    }
+    request |= {key: reader.get(key, Few, 0) for key in ("workers", "length", "segments")}
     scenario.finish(reader)
     return {key: value for key, value in request.items() if key in ("op", *reader.values)}
 
@@ -41,11 +46,11 @@ def read_request(scenario: Scenario) -> Answer:
 def least_traffic(scenario: Scenario) -> Answer:
     reader = scenario.reader.table("all-reduce")
     reader.need("items = 11_170_000", "processes = 4")
-    items, processes = reader.whole("items", 0, least=1), reader.whole("processes", 0, least=1)
-    size = reader.size("item", 4.0)
+    items, processes = reader.get("items", toml.Count, 0), reader.get("processes", toml.Count, 0)
+    size = reader.get("item", toml.Bytes, 4.0)
     if size < 1 or size != int(size):
         raise reader.wrong("item", reader.values["item"], "an item has a whole number of bytes, at least 1")
-    seconds, link = reader.seconds("time", 0.0), reader.rate("bandwidth", 0.0)
+    seconds, link = reader.get("time", toml.Seconds, 0.0), reader.get("bandwidth", toml.Rate, 0.0)
     if "time" in reader.values and not seconds:
         raise reader.wrong("time", reader.values["time"], "it must be more than 0 s")
     scenario.finish(reader)
@@ -63,7 +68,7 @@ def least_traffic(scenario: Scenario) -> Answer:
 def peak(scenario: Scenario) -> Answer:
     device = scenario.reader.table("device")
     device.need('name = "k80"')
-    name, stated = device.word("name", ""), device.flops("peak", 0.0)
+    name, stated = device.get("name", toml.Name, ""), device.get("peak", toml.Flops, 0.0)
     models = scenario.reader.tables("models")
     scenario.finish(device)
     flops = stated or find_device(name).flops
@@ -72,11 +77,11 @@ def peak(scenario: Scenario) -> Answer:
     return {"device": name, "flops": flops, "models": [_throughput(reader, flops) for reader in models]}
 
 
-def _throughput(reader: Reader, flops: float) -> Answer:
+def _throughput(reader: toml.Reader, flops: float) -> Answer:
     """By stated operations, or those of a forward by the model's trace, where a multiply-add is two, as in a peak."""
     reader.need('name = "VGG-16"')
-    name, operations = reader.word("name", ""), reader.number("operations", 0.0)
-    model = reader.word("model", name)
+    name, operations = reader.get("name", toml.Name, ""), reader.get("operations", toml.Number, 0.0)
+    model = reader.get("model", toml.Name, name)
     reader.finish()
     if "operations" in reader.values and not (operations > 0 and isfinite(operations)):
         raise reader.wrong("operations", operations, "an image takes more than 0, for example 3_922e6")
@@ -98,32 +103,27 @@ def prediction(scenario: Scenario) -> "Prediction":
 
     reader = scenario.reader.table("predict")
     reader.need('model = "resnet50"', 'device = "k40"')
-    settings: dict[str, Any] = {"cost_model": _one_of(reader, "cost-model", "paceline", "paleo")}
+    settings: dict[str, Any] = {
+        "cost_model": reader.get("cost-model", Literal["paceline", "paleo"], "paceline")
+    }
     if settings["cost_model"] == "paleo":
         settings |= {
-            "ppp_comp": reader.positive("ppp-comp", 1.0),
-            "ppp_comm": reader.positive("ppp-comm", 1.0),
+            "ppp_comp": reader.get("ppp-comp", toml.Positive, 1.0),
+            "ppp_comm": reader.get("ppp-comm", toml.Positive, 1.0),
         }
     else:
-        settings["strategies"] = tuple(reader.words("strategies", ["all-reduce"]))
+        settings["strategies"] = reader.get("strategies", tuple[toml.Name, ...], ("all-reduce",))
     request = PredictRequest(
-        model=reader.word("model", ""),
-        device=reader.word("device", ""),
-        network=reader.word("network", "10gbit"),
-        workers=tuple(entry.whole(key, 0, least=1) for entry, key in reader.items("workers")) or None,
-        batch_size=reader.whole("batch", 32, least=1),
-        scaling=_one_of(reader, "scaling", "weak", "strong"),  # type: ignore[arg-type]
+        model=reader.get("model", toml.Name, ""),
+        device=reader.get("device", toml.Name, ""),
+        network=reader.get("network", toml.Name, "10gbit"),
+        workers=reader.get("workers", tuple[toml.Count, ...], ()) or None,
+        batch_size=reader.get("batch", toml.Count, 32),
+        scaling=reader.get("scaling", Literal["weak", "strong"], "weak"),
         **settings,
     )
     scenario.finish(reader)
     return predict(request)
-
-
-def _one_of(reader: Reader, key: str, usual: str, other: str) -> str:
-    value = reader.word(key, usual)
-    if value not in (usual, other):
-        raise reader.wrong(key, value, f'it must be "{usual}" or "{other}"')
-    return value
 
 
 def scaling(scenario: Scenario) -> Answer:

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isclose
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta
+
+from paceline.clusters import toml_reader as toml
 from paceline.clusters.cluster import Cluster, Host
-from paceline.clusters.toml_reader import Reader
 from paceline.collectives import NATIVE
 from paceline.costs.stated import stated_costs
 from paceline.errors import UsageError
@@ -14,11 +16,12 @@ from paceline.jobs.spec import JobSpec
 from paceline.records.servers import Entry, Received, Updated
 from paceline.records.spans import StepRecord
 from paceline.records.summary import Summary
-from paceline.runtimes.prepare import check_settings
+from paceline.runtimes.prepare import Prepared, check_settings
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
+from paceline.runtimes.virtual.simulation import Simulation
 from paceline.strategies import build_strategy
 from paceline.studies.scenarios.scenario import Scenario
 
@@ -39,20 +42,20 @@ USUAL_CROSSOVER, MOST_CROSSOVER = 1_024, 4_096
 class Work:
     """The [run] table: what is trained, in time only."""
 
-    strategy: str
-    batch: int
+    batch: toml.Count
     """Samples of a mini-batch; what the cluster's times are stated for."""
     parameters: int
-    collective: str
-    servers: int
-    horizon: float = inf
-    epochs: int = 0
-    batches: int = 0
-    iterations: int = 0
-    rounds: int = 0
+    strategy: toml.Name = "all-reduce"
+    collective: toml.Name = NATIVE
+    servers: toml.Count = 1
+    horizon: toml.Seconds = inf
+    epochs: toml.Count = 0
+    batches: toml.Count = 0
+    iterations: toml.Count = 0
+    rounds: toml.Count = 0
     """Exchanges, each after ``local_epochs`` of a worker's own samples."""
-    samples: int = 0
-    local_epochs: int = 0
+    samples: toml.Count = 0
+    local_epochs: toml.Count = 0
 
     def local_batches(self, workers: int) -> int:
         share = -(-self.samples // workers)
@@ -66,17 +69,14 @@ class Work:
         return [-(-(batches - rank) // workers) for rank in range(workers)]
 
 
-def _read_work(reader: Reader) -> Work:
-    work = _read_step(reader)
-    counts: dict[str, Any] = {
-        key.replace("-", "_"): reader.whole(key, 0, least=1 if key in reader.values else 0)
-        for key in (*LENGTHS, "samples", "local-epochs")
-    }
-    work = replace(work, horizon=reader.seconds("horizon", inf), **counts)
+def _read_work(reader: toml.Reader) -> Work:
+    work = reader.fill(Work, parameters=_read_parameters(reader))
     reader.finish()
     given = [key for key in LENGTHS if key in reader.values]
     if len(given) > 1:
-        raise reader.wrong(given[1], counts[given[1]], f"{given[0]} says it too; leave one of them out")
+        raise reader.wrong(
+            given[1], reader.values[given[1]], f"{given[0]} says it too; leave one of them out"
+        )
     if not given and work.horizon == inf:
         raise UsageError(
             f"{reader.place('epochs')} is missing: say how long, by one of {', '.join(LENGTHS)} or horizon"
@@ -92,18 +92,12 @@ def _read_work(reader: Reader) -> Work:
     return work
 
 
-def _read_step(reader: Reader) -> Work:
+def _read_parameters(reader: toml.Reader) -> int:
     reader.need("batch = 32")
-    size, parameters = reader.size("model", 0.0), reader.whole("parameters", 1, least=1)
+    size, parameters = reader.get("model", toml.Bytes, 0.0), reader.get("parameters", toml.Count, 1)
     if "model" in reader.values and "parameters" in reader.values:
         raise reader.wrong("parameters", parameters, "model says it too; leave one of them out")
-    return Work(
-        strategy=reader.word("strategy", "all-reduce"),
-        batch=reader.whole("batch", 32, least=1),
-        parameters=int(size / 4) or parameters,
-        collective=reader.word("collective", NATIVE),
-        servers=reader.whole("servers", 1, least=1),
-    )
+    return int(size / 4) or parameters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +147,7 @@ class RunLog(SimulationRecorder):
         self.updates = 0
         self.last = 0.0
 
-    def stepped(self, rank: int, record: StepRecord) -> None:
+    def recorded(self, rank: int, record: StepRecord) -> None:
         if rank == 0 and record.is_step and record.sent:
             self.exchanges.append(record.step)
 
@@ -216,16 +210,15 @@ def _run(work: Work, cluster: Cluster) -> tuple[RunAnswer, RunLog]:
     check_settings(settings)
     _check_size(work, sum(steps), workers, compute)
     log, horizon = RunLog(), work.horizon
-    summary = simulate(
-        settings, shape, cluster, costs, gradients=False, strategy=strategy, recorder=log, horizon=horizon
-    )
+    prepared = Prepared(settings=settings, job=shape, strategy=strategy)
+    summary = simulate(Simulation(prepared, cluster, costs, gradients=False, recorder=log, horizon=horizon))
     return _answer(work, cluster, summary, log, compute, local), log
 
 
 def _answer(
     work: Work, cluster: Cluster, summary: Summary, log: RunLog, compute: float, local: int
 ) -> RunAnswer:
-    names = tuple(cluster.hosts[place].name for place in cluster.place_workers())
+    names = tuple(host.name for host in cluster.hosts for _ in range(host.workers))
     served, totals = bool(summary.servers), summary.totals
     steps = summary.servers[0].used if served else sum(total.steps for total in totals)
     short = 0 < log.updates <= MOST_UPDATES and len(log.entries) < MOST_ENTRIES
@@ -302,8 +295,9 @@ def find_crossover(scenario: Scenario) -> dict[str, Any]:
     round is taken to grow with the workers, as it does wherever there is a crossover at all.
     """
     limit, step = scenario.reader.table("crossover"), scenario.reader.table("run")
-    most = limit.whole("most", USUAL_CROSSOVER, least=1, most=MOST_CROSSOVER)
-    work = _read_step(step)
+    most = limit.get("most", Annotated[int, Meta(ge=1, le=MOST_CROSSOVER)], USUAL_CROSSOVER)
+    endless = dict.fromkeys((*LENGTHS, "samples", "local_epochs"), 0)
+    work = step.fill(Work, parameters=_read_parameters(step), horizon=inf, **endless)
     limit.finish()
     step.finish()
     cluster = scenario.cluster()

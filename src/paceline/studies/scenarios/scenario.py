@@ -9,7 +9,7 @@ from typing import Any
 from paceline import specs
 from paceline.clusters.cluster import Cluster
 from paceline.clusters.description import cluster_of, read_cluster
-from paceline.clusters.toml_reader import Reader, read_toml
+from paceline.clusters.toml_reader import Name, Reader, read_toml
 from paceline.errors import UsageError, unknown
 
 ASKS: Mapping[str, str] = MappingProxyType(
@@ -43,7 +43,7 @@ class Scenario:
         """The cluster that the file describes, or names: inline, or a file beside it. Unknown keys are refused."""
         if "cluster" not in self.reader.values:
             return cluster_of(self.reader, self.path.stem)
-        text = self.reader.word("cluster", "")
+        text = self.reader.get("cluster", Name, "")
         self.reader.finish()
         return read_cluster(str(self.path.parent / text) if text.endswith(".toml") else text)
 
@@ -62,7 +62,7 @@ def read_scenario(path: Path) -> Scenario:
             f"{path} does not say what is asked: add ask, one of {', '.join(ASKS)}; "
             "a file that describes a cluster alone is given to 'paceline simulate' as its cluster"
         )
-    about, ask = reader.word("about", path.stem), reader.word("ask", "")
+    about, ask = reader.get("about", Name, path.stem), reader.get("ask", Name, "")
     if ask not in ASKS:
         raise UsageError(f"{reader.place('ask')}: {unknown('question', ask, ASKS)}")
     return Scenario(path=path, about=about, ask=ask, reader=reader)

@@ -9,12 +9,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 from paceline.runtimes.live import timeouts
 from paceline.runtimes.live.failures import Failure
-from paceline.runtimes.live.heartbeat import Phase, Progress, ask_for_stack, read_progress, users_frame
+from paceline.runtimes.live.heartbeat import Phase, Progress, ask_for_stack, users_frame
 from paceline.runtimes.live.launcher.processes import Activity, LaunchPlan, Process, activity
 from paceline.units import show_seconds
 
@@ -112,12 +111,12 @@ class Hang:
         since = _clock_time(self.stall.since)
         message = f"{how} since {since} and was ended after {show_seconds(lasted)}"
         where, at = users_frame(self.frames), time.time() - lasted
-        return self.process.failure("hung", self.progress.step, message, at=at, where=where)
+        return Failure.of(self.process.info, "hung", self.progress.step, message, at=at, where=where)
 
     def __str__(self) -> str:
         process, stall, progress = self.process, self.stall, self.progress
         since = _clock_time(stall.since)
-        at = f"{'update' if process.role == 'server' else 'step'} {progress.step}"
+        at = f"{'update' if process.info.role == 'server' else 'step'} {progress.step}"
         if stall.stopped:
             return (
                 f"{process} (process {process.pid}) is stopped by a signal since {since}, {at}; "
@@ -126,7 +125,7 @@ class Hang:
         if not progress.at:
             return f"{process} has not finished its first step yet, in {stall.phase} since {since}"
         pace, steps = "", progress.step - self.first.step
-        if process.role != "server" and self.first.at and steps:
+        if process.info.role != "server" and self.first.at and steps:
             pace = f"; its steps took {show_seconds((progress.at - self.first.at) / steps)} until then"
         return f"{process} stands still since {since} ({at}, {stall.phase}{pace})"
 
@@ -135,23 +134,25 @@ class HangWatch:
     def __init__(
         self,
         processes: Sequence[Process],
-        folder: Path,
         plan: LaunchPlan,
         say: Callable[[str], None],
         tell_others: Callable[[str], None] = lambda _: None,
-        *,
-        trains: bool = True,
     ) -> None:
         """``tell_others`` passes a sentence to other hosts. Without training, only stopped processes hang."""
-        self._processes, self._folder, self._plan, self._hang = processes, folder, plan, plan.hang
-        self._say, self._tell_others, self._trains = say, tell_others, trains
+        self._processes, self._plan, self._hang = processes, plan, plan.hang
+        self._say, self._tell_others = say, tell_others
         self._detectors = {process: StallDetector(plan.hang) for process in processes}
         self._first: dict[Process, Progress] = {}
         self._looked = 0.0
+        self._over_at: float | None = None
         self.hangs: dict[Process, Hang] = {}
 
-    def look(self, over_at: float | None = None) -> list[Hang]:
-        """Report processes that hang or go on; return those to end. ``over_at`` is since when the run is over."""
+    def run_is_over(self) -> None:
+        """From now on a process has no others to wait for."""
+        self._over_at = self._over_at or time.monotonic()
+
+    def look(self) -> list[Hang]:
+        """Report processes that hang or go on; return those to end."""
         now = time.monotonic()
         if now - self._looked < timeouts.HANG_LOOK:
             return []
@@ -161,35 +162,40 @@ class HangWatch:
                 detector.restart(now)
         for process in self._processes:
             if process.alive:
-                self._look_at(process, now, over_at is not None)
+                self._look_at(process, now)
             else:
                 self.hangs.pop(process, None)
         self._looked = time.monotonic()  # after it: asking for stacks takes time, and holds no process up
-        return [hang for hang in self.hangs.values() if now > self._ends(hang, over_at)]
+        return [hang for hang in self.hangs.values() if now > self._ends(hang)]
 
-    def end(self, hang: Hang, *, over: bool) -> None:
+    def end(self, hang: Hang) -> None:
         del self.hangs[hang.process]
         failure = hang.failure()
-        failure.write(self._folder)
-        if over:
+        failure.write(hang.process.info)
+        if self._over_at is not None:
+            hang.process.spared = self._plan.servers > 0
             self._say(f"{hang.process} {failure.message}; the run was over")
         hang.process.kill()
 
-    def _ends(self, hang: Hang, over_at: float | None) -> float:
+    def _ends(self, hang: Hang) -> float:
         """When a process is ended that does not go on; never before its user had time to read of it."""
         stall, due = hang.stall, hang.stall.until
-        if over_at is not None:
-            soon = stall.stopped or hang.process.role == "server"
-            due = max(over_at, stall.since) + (min(timeouts.AFTER_END, self._hang) if soon else self._hang)
+        if self._over_at is not None:
+            soon = stall.stopped or hang.process.info.role == "server"
+            due = max(self._over_at, stall.since) + (
+                min(timeouts.AFTER_END, self._hang) if soon else self._hang
+            )
         return max(due, hang.reported + min(timeouts.HANG_NOTICE, self._hang / 2))
 
-    def _look_at(self, process: Process, now: float, over: bool) -> None:
-        progress = read_progress(self._folder, process.rank, process.role)
-        stall = self._detectors[process].look(progress, activity(process.pid), now, alone=over)
+    def _look_at(self, process: Process, now: float) -> None:
+        progress = process.progress()
+        stall = self._detectors[process].look(
+            progress, activity(process.pid), now, alone=self._over_at is not None
+        )
         hang, first = self.hangs.get(process), Progress()
         if progress.at:
             first = self._first.setdefault(process, progress)
-        if stall is None or not (self._trains or stall.stopped):
+        if stall is None or not (self._plan.trains or stall.stopped):
             if hang is not None:
                 del self.hangs[process]
                 self._report(f"{process} goes on again after {show_seconds(now - hang.stall.since)}")
@@ -202,13 +208,13 @@ class HangWatch:
     def _begin(self, hang: Hang, now: float) -> None:
         process, stall = hang.process, hang.stall
         if not stall.stopped:
-            hang.frames = ask_for_stack(self._folder, process.rank, process.role, process.pid)
+            hang.frames = ask_for_stack(process.info, process.pid)
         self.hangs[process] = hang
         ends = ""
-        if stall.stopped and process.role == "worker" and self._plan.servers:
+        if stall.stopped and process.info.role == "worker" and self._plan.servers:
             given_up = max(0.0, stall.since + self._plan.silence - now)
             ends = f"; the servers give it up in {given_up:.0f} s of silence unless it goes on"
-        elif (until := self._ends(hang, None)) < _NEVER:
+        elif (until := self._ends(hang)) < _NEVER:
             ends = f"; ended in {until - now:.0f} s unless it goes on"
         self._report(f"{hang}{ends}", hang.frames[:_FRAMES])
 

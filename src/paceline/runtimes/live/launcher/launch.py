@@ -12,16 +12,14 @@ from pathlib import Path
 from paceline.errors import say_on_stderr
 from paceline.records.folder import RunLock, check_parent, check_writable
 from paceline.runtimes.config import check_unfinished, read_live
-from paceline.runtimes.live import process_info
 from paceline.runtimes.live.addresses import interface_towards
 from paceline.runtimes.live.launch_folder import LaunchFolder
 from paceline.runtimes.live.launcher import processes
 from paceline.runtimes.live.launcher.forking import ForkServer, may_fork
 from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.processes import LaunchPlan, Start
-from paceline.runtimes.live.launcher.resharding import reshard_beside
+from paceline.runtimes.live.launcher.resharding import reshard
 from paceline.runtimes.live.launcher.supervisor import SIGNALS, ExitReporter, Supervisor, handling
-from paceline.runtimes.live.process_info import ProcessInfo, host_name, local_servers
 from paceline.runtimes.live.request import TrainRequest
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.prepare import check_settings
@@ -47,7 +45,7 @@ def launch_training(request: TrainRequest, plan: LaunchPlan, main: Main, argumen
             earlier = read_live(request.resume).settings.workers
             if plan.nodes == 1 and workers != earlier:
                 check_unfinished(request.resume, request.settings(earlier))
-                made = reshard_beside(request.resume, workers, trust=request.trust)
+                made = reshard(request.resume, workers, trust=request.trust)
                 request = replace(request, resume=made)
             assert request.resume is not None
             check_unfinished(request.resume, request.settings(workers))
@@ -63,7 +61,7 @@ def launch_training(request: TrainRequest, plan: LaunchPlan, main: Main, argumen
 
 def launch_workers(plan: LaunchPlan, main: Main, arguments: Sequence[str]) -> int:
     with starting(main) as start:
-        return launch(paceline_command(arguments), plan, trains=False, start=start)
+        return launch(paceline_command(arguments), replace(plan, trains=False), start=start)
 
 
 @contextmanager
@@ -83,10 +81,8 @@ def starting(main: Main, device: str = "cpu") -> Iterator[Start]:
 def launch(
     command: Sequence[str],
     plan: LaunchPlan,
-    environ: Mapping[str, str] = os.environ,
     say: Callable[[str], None] = say_on_stderr,
     *,
-    trains: bool = True,
     start: Start = processes.start,
 ) -> int:
     """Run ``command`` once for each worker and server of this host, to the end; call it in the main thread.
@@ -106,8 +102,8 @@ def launch(
         stack.callback(peers.leave)
         with handling(SIGNALS, signal.default_int_handler):
             peers.gather()
-            supervisor = Supervisor(plan, peers, folder.path, say, trains=trains, secret=secret)
-            environs = environments(plan, peers.port, folder.path, secret_file, environ)
+            supervisor = Supervisor(plan, peers, folder.path, say)
+            environs = environments(plan, peers.port, folder.path, secret_file, os.environ)
             supervisor.run(lambda: start(command, environs))
             return ExitReporter(supervisor).exit_code()
 
@@ -115,44 +111,12 @@ def launch(
 def environments(
     plan: LaunchPlan, port: int, folder: Path, secret_file: Path, environ: Mapping[str, str]
 ) -> list[dict[str, str]]:
-    address = plan.endpoint[0]
-    sizes = [plan.workers + len(local_servers(node, plan.nodes, plan.servers)) for node in range(plan.nodes)]
-    first, here = sum(sizes[: plan.node_rank]), sizes[plan.node_rank]
     # Gloo would look for the address of the host's own name, which may be none or not what others can reach.
     wishes = {
-        "GLOO_SOCKET_IFNAME": interface_towards(address, port),
+        "GLOO_SOCKET_IFNAME": interface_towards(plan.endpoint[0], port),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         OMP_NUM_THREADS: str(USUAL),
     }
     shared = {name: value for name, value in wishes.items() if value and name not in environ}
-    found = []
-    for local in range(here):
-        info = ProcessInfo(
-            rank=first + local,
-            workers=sum(sizes),
-            local_rank=local,
-            local_workers=here,
-            node_rank=plan.node_rank,
-            nodes=plan.nodes,
-            host=host_name(),
-            address=address,
-            port=port,
-            launch=folder,
-            launcher=os.getpid(),
-            secret_file=secret_file,
-            again=plan.settings,
-            resume=plan.resume,
-        )
-        ours = {
-            "RANK": info.rank,
-            "WORLD_SIZE": info.workers,
-            "LOCAL_RANK": local,
-            "LOCAL_WORLD_SIZE": here,
-            "GROUP_RANK": info.node_rank,
-            "GROUP_WORLD_SIZE": info.nodes,
-            "MASTER_ADDR": address,
-            "MASTER_PORT": port,
-            process_info.VARIABLE: info.with_servers(plan.servers).to_json(),
-        }
-        found.append({**environ, **shared, **{name: str(value) for name, value in ours.items()}})
-    return found
+    infos = plan.processes(folder, port, secret_file)
+    return [{**environ, **shared, **info.variables(plan.servers)} for info in infos]

@@ -1,14 +1,13 @@
 """The launchers of a run: how they find each other in the run's store, and what they tell each other there."""
 
-import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import TypeVar
+from itertools import count
+from typing import ParamSpec, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -16,7 +15,7 @@ import torch.distributed as dist
 
 from paceline.errors import RunFailed, UsageError, printable
 from paceline.runtimes.live import timeouts
-from paceline.runtimes.live.addresses import check_reachable, raise_descriptor_limit, resolve
+from paceline.runtimes.live.addresses import check_reachable, raise_descriptor_limit
 from paceline.runtimes.live.failures import CompleteSteps, Failure, read_failure
 from paceline.runtimes.live.heartbeat import SilenceWatch
 from paceline.runtimes.live.launcher.processes import LaunchPlan
@@ -25,14 +24,13 @@ from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.store_server import StoreServer
 
-_MALFORMED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _LEFT = b"left"
 _LONGEST_NOTICE = 4096
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class _Seat:
+class _Seat(msgspec.Struct, frozen=True):
     token: str
     host: str
     nodes: int
@@ -48,13 +46,13 @@ class LauncherGroup:
 
     def __init__(self, plan: LaunchPlan, secret: Secret, say: Callable[[str], None]) -> None:
         raise_descriptor_limit()
-        self._plan, self._say = plan, say
+        self._plan, self.secret, self._say = plan, secret, say
         address, self.port = plan.endpoint
-        if plan.nodes > 1 and plan.node_rank == 0:
-            check_reachable(address, self.port)
-        resolve(address, self.port)
-        self._server = StoreServer(secret, address, self.port) if plan.node_rank == 0 else None
-        if self._server is not None:
+        self._server: StoreServer | None = None
+        if plan.node_rank == 0:
+            if plan.nodes > 1:
+                check_reachable(address, self.port)
+            self._server = StoreServer(secret, address, self.port, say)
             self.port = self._server.port
         self._where = f"at {address}, port {self.port}"
         self._store = RunStore(address, self.port, secret, timedelta(seconds=1))
@@ -66,7 +64,7 @@ class LauncherGroup:
         self._heard: dict[int, float] = {}
         self._watch = SilenceWatch(plan.silence)
         self._notices: deque[str] = deque()
-        self._sent = 0
+        self._numbers = count(1)
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -74,7 +72,7 @@ class LauncherGroup:
         """Wait until every launcher is here, check that all were started for the same run, and begin to beat."""
         plan = self._plan
         try:
-            self._reach()
+            self._await(self._reached, lambda: "node rank 0")
             self._store.set_timeout(timedelta(seconds=min(plan.wait, 60.0)))
             self._sign_in()
         except dist.DistStoreError:
@@ -96,29 +94,24 @@ class LauncherGroup:
             self._thread.start()
 
     def leave(self) -> None:
-        """Sign out, and keep the store until the others have read what they need; say what it has refused."""
+        """Sign out, and keep the store until the others have read what they need."""
         self._done.set()
         if self._thread is not None:
             self._thread.join(timeouts.STORE_ANSWER)  # a beat that is under way would undo the word below
-            self._ask(lambda: self._store.set(alive_key(self._plan.node_rank), _LEFT))
-            everyone = [alive_key(rank) for rank in range(self._plan.nodes)]
-            deadline = time.monotonic() + timeouts.STORE_LINGERS
-            while self._plan.node_rank == 0 and time.monotonic() < deadline:
-                words = self._ask(lambda: self._store.peek(everyone))
-                if words is not None and all(word == _LEFT for word in words):
-                    break
-                time.sleep(timeouts.STORE_POLL)
+            self._ask(self._store.set, alive_key(self._plan.node_rank), _LEFT)
+            self._ask(self._store.set, f"left-{self._plan.node_rank}", "")
+            if self._server is not None:
+                everyone = [f"left-{rank}" for rank in range(self._plan.nodes)]
+                self._ask(self._store.read, everyone, timeouts.STORE_LINGERS)
         self._store.close()
         if self._server is not None:
             self._server.close()
-            if refusals := self._server.refusals():
-                self._say(refusals)
 
-    def _reach(self) -> None:
-        for _ in self._waiting(lambda: "node rank 0"):
-            with suppress(dist.DistStoreError):
-                self._store.check(["started"])
-                return
+    def _reached(self) -> bool:
+        with suppress(dist.DistStoreError):
+            self._store.check(["started"])
+            return True
+        return False
 
     def _sign_in(self) -> None:
         """Node rank 0 starts the run when all have signed in; all check that they were started for the same."""
@@ -127,43 +120,43 @@ class LauncherGroup:
         if self._store.check(["started"]):
             raise UsageError(f"the run {self._where}, has started already; choose another port")
         self._store.set(alive_key(plan.node_rank), "0")
-        self._store.set(f"node-{plan.node_rank}", json.dumps(asdict(me)))
-        self._await_all()
+        self._store.set(_notice_key(plan.node_rank), "")
+        self._store.set(f"node-{plan.node_rank}", msgspec.json.encode(me))
+        missing = set(range(plan.nodes))
+
+        def all_here() -> bool:
+            missing.difference_update([rank for rank in missing if self._store.check([f"node-{rank}"])])
+            return not missing
+
+        self._await(all_here, lambda: f"node rank {', '.join(map(str, sorted(missing)))} of {plan.nodes}")
         if plan.node_rank == 0:
             seats = self._store.read([f"node-{rank}" for rank in range(plan.nodes)])
             self._store.set("started", b"[" + b",".join(seats) + b"]")
         try:
             self._check(msgspec.json.decode(self._store.get("started"), type=list[_Seat]), token)
-        except _MALFORMED:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise RunFailed(
                 "another launcher does not describe itself; start the same version on every host"
             ) from None
 
-    def _await_all(self) -> None:
-        missing = list(range(self._plan.nodes))
-        for _ in self._waiting(lambda: f"node rank {', '.join(map(str, missing))} of {self._plan.nodes}"):
-            missing[:] = [rank for rank in missing if not self._store.check([f"node-{rank}"])]
-            if not missing:
-                return
-            time.sleep(timeouts.STORE_POLL)
-
-    def _waiting(self, whom: Callable[[], str]) -> Iterator[None]:
+    def _await(self, here: Callable[[], bool], whom: Callable[[], str]) -> None:
         """Try again and again: say what is waited for after a moment and every half minute; RunFailed in the end."""
         began = time.monotonic()
         due = began + timeouts.FIRST_REMINDER
-        while time.monotonic() < began + self._plan.wait:
-            yield
+        while not here():
             if time.monotonic() >= due:
-                refusals = self._server.refusals() if self._server else None
+                refusals = self._server.refusals() if self._server else ""
                 refused = f"; {refusals}" if refusals else ""
                 self._say(
                     f"waiting for {whom()} {self._where}{refused} (gives up after {self._plan.wait:g} s)"
                 )
                 due = time.monotonic() + timeouts.REMINDERS
-        raise RunFailed(
-            f"{whom()} did not answer {self._where}, within {self._plan.wait:g} s; start the same command as that node "
-            "rank on its host, and see that no firewall closes the port"
-        )
+            if time.monotonic() >= began + self._plan.wait:
+                raise RunFailed(
+                    f"{whom()} did not answer {self._where}, within {self._plan.wait:g} s; start the same command as "
+                    "that node rank on its host, and see that no firewall closes the port"
+                )
+            time.sleep(timeouts.STORE_POLL)
 
     def _check(self, seats: list[_Seat], token: str) -> None:
         self.hosts = [printable(seat.host, 255) for seat in seats]
@@ -183,38 +176,32 @@ class LauncherGroup:
 
     def post(self, failure: Failure) -> None:
         """Tell the other hosts; the first failure that is posted stands."""
-        self._ask(lambda: self._store.compare_set("failure", "", failure.to_json()))
+        self._ask(self._store.compare_set, "failure", "", failure.to_json())
 
     def posted(self, patience: float) -> Failure | None:
-        deadline = time.monotonic() + patience
-        while self._plan.nodes > 1 and time.monotonic() < deadline:
-            if texts := self._ask(lambda: self._store.peek(["failure"])):
-                return read_failure(texts[0])
-            time.sleep(timeouts.STORE_POLL)
-        return None
+        texts = self._ask(self._store.read, ["failure"], patience)
+        return read_failure(texts[0]) if texts else None
 
     def notify(self, sentence: str) -> None:
-        self._sent += 1
-        note = json.dumps([self._sent, sentence])
-        self._ask(lambda: self._store.set(f"notice-{self._plan.node_rank}", note))
+        """Pass a sentence on to the other hosts, where it is printed."""
+        self._ask(self._store.set, _notice_key(self._plan.node_rank), f"{next(self._numbers)} {sentence}")
 
     def notices(self) -> list[str]:
         return [self._notices.popleft() for _ in range(len(self._notices))]
 
     def exchange_steps(self, mine: CompleteSteps, lost: int | None, patience: float) -> list[CompleteSteps]:
         """What the other hosts know of the run's checkpoints; hosts that do not answer in time are left out."""
-        self._ask(lambda: self._store.set(f"steps-{self._plan.node_rank}", msgspec.json.encode(mine)))
+        self._ask(self._store.set, f"steps-{self._plan.node_rank}", msgspec.json.encode(mine))
         deadline = time.monotonic() + patience
-        others = set(range(self._plan.nodes)) - {self._plan.node_rank, lost}
-        answers: dict[int, CompleteSteps] = {}
-        while len(answers) < len(others) and time.monotonic() < deadline:
-            for rank in others - set(answers):
-                if words := self._ask(lambda rank=rank: self._store.peek([f"steps-{rank}"])):  # type: ignore[misc]
-                    answers[rank] = CompleteSteps.from_json(words[0])
-            time.sleep(timeouts.STORE_POLL)
-        late = time.monotonic() - 6 * timeouts.BEAT  # one that still beats is only slow to verify
-        self.unanswered = {rank for rank in others - set(answers) if self._heard.get(rank, 0.0) < late}
-        return list(answers.values())
+        answers: list[CompleteSteps] = []
+        self.unanswered = set()
+        for rank in set(range(self._plan.nodes)) - {self._plan.node_rank, lost}:
+            left = max(timeouts.STORE_POLL, deadline - time.monotonic())
+            if words := self._ask(self._store.read, [f"steps-{rank}"], left):
+                answers.append(CompleteSteps.from_json(words[0]))
+            elif self._heard.get(rank, 0.0) < time.monotonic() - 6 * timeouts.BEAT:
+                self.unanswered.add(rank)  # one that still beats is only slow to verify
+        return answers
 
     def lost_node(self) -> int | None:
         return next(iter(self._watch.silent(self._heard)), None)
@@ -224,12 +211,14 @@ class LauncherGroup:
 
     def _beat(self, store: RunStore) -> None:
         """Over a connection of its own, which may block for as long as a network is cut."""
-        last, seen, beats = dict.fromkeys(self._heard, b""), dict.fromkeys(self._heard, 0), 0
+        last: dict[int, Sequence[bytes]] = dict.fromkeys(self._heard, (b"", b""))
+        beats = count(1)
         while not self._done.is_set():
-            beats += 1
             try:
-                store.set(alive_key(self._plan.node_rank), str(beats))
-                self._hear(store, last, seen)
+                store.set(alive_key(self._plan.node_rank), str(next(beats)))
+                for rank in last:
+                    last[rank] = self._hear(rank, store, last[rank])
+                self.failed = store.check(["failure"])
             except dist.DistStoreError:
                 continue  # no answer: a network may be cut, and the others' silence decides
             except ValueError:
@@ -240,28 +229,28 @@ class LauncherGroup:
                 return
             self._done.wait(timeouts.BEAT)
 
-    def _hear(self, store: RunStore, last: dict[int, bytes], seen: dict[int, int]) -> None:
-        words = store.peek([alive_key(rank) for rank in last]) or []
-        for rank, word in zip(last, words, strict=False):
-            if word == _LEFT:
-                self.forget(rank)
-            elif word != last[rank]:
-                self._heard[rank], last[rank] = time.monotonic(), word
-        self.failed = store.check(["failure"])
-        for rank in seen:
-            for note in store.peek([f"notice-{rank}"]) or []:
-                with suppress(*_MALFORMED):
-                    number, sentence = msgspec.json.decode(note, type=tuple[int, str])
-                    if number > seen[rank]:
-                        seen[rank] = number
-                        self._notices.append(printable(sentence, _LONGEST_NOTICE))
+    def _hear(self, rank: int, store: RunStore, last: Sequence[bytes]) -> Sequence[bytes]:
+        """Whether another launcher still beats, and its newest notice, against what it said before."""
+        alive, notice = words = store.peek([alive_key(rank), _notice_key(rank)]) or last
+        if alive == _LEFT:
+            self.forget(rank)
+        elif alive != last[0]:
+            self._heard[rank] = time.monotonic()
+        if notice != last[1]:
+            sentence = notice.decode(errors="replace").partition(" ")[2]
+            self._notices.append(printable(sentence, _LONGEST_NOTICE))
+        return words
 
-    def _ask(self, question: Callable[[], T]) -> T | None:
+    def _ask(self, question: Callable[P, T], *words: P.args, **more: P.kwargs) -> T | None:
         """The store's answer, or None where it has ended, does not answer soon or has no room, or is not needed."""
         with suppress(dist.DistError, ValueError):
-            return question() if self._plan.nodes > 1 else None
+            return question(*words, **more) if self._plan.nodes > 1 else None
         return None
 
 
 def alive_key(rank: int) -> str:
     return f"alive-{rank}"
+
+
+def _notice_key(rank: int) -> str:
+    return f"notice-{rank}"

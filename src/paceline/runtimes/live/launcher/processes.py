@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.addresses import LOOPBACK
 from paceline.runtimes.live.failures import Failure, Kind, killed_by, read_note
 from paceline.runtimes.live.heartbeat import Progress, read_progress
-from paceline.runtimes.live.process_info import Role, host_name, local_servers
+from paceline.runtimes.live.process_info import ProcessInfo, local_servers, show_process
 from paceline.runtimes.live.secret import NEEDED
 from paceline.runtimes.live.timeouts import HANG, SILENCE, WAIT_FOR_NODES
 
@@ -40,6 +40,8 @@ class LaunchPlan:
     resume: Path | None = None
     again: dict[str, object] = field(default_factory=dict)
     """Settings of the command that one which resumes this run must repeat."""
+    trains: bool = True
+    """Whether the processes train; else they measure."""
 
     def __post_init__(self) -> None:
         several = f"a run on {self.nodes} nodes"
@@ -75,12 +77,28 @@ class LaunchPlan:
         place = {"nodes": self.nodes, "workers": self.workers, "address": address, "port": port}
         return place | {"node_rank": self.node_rank} | secret | self.again
 
-    @property
-    def processes(self) -> list[tuple[Role, int]]:
-        first = self.node_rank * self.workers
-        workers: list[tuple[Role, int]] = [("worker", first + local) for local in range(self.workers)]
-        return workers + [
-            ("server", number) for number in local_servers(self.node_rank, self.nodes, self.servers)
+    def processes(self, launch: Path, port: int = 0, secret_file: Path | None = None) -> list[ProcessInfo]:
+        """The processes of this host, counted like torchrun does: servers are among them."""
+        sizes = [
+            self.workers + len(local_servers(node, self.nodes, self.servers)) for node in range(self.nodes)
+        ]
+        return [
+            ProcessInfo(
+                rank=sum(sizes[: self.node_rank]) + local,
+                workers=sum(sizes),
+                local_rank=local,
+                local_workers=sizes[self.node_rank],
+                node_rank=self.node_rank,
+                nodes=self.nodes,
+                address=self.endpoint[0],
+                port=port,
+                launch=launch,
+                launcher=os.getpid(),
+                secret_file=secret_file,
+                again=self.settings,
+                resume=self.resume,
+            )
+            for local in range(sizes[self.node_rank])
         ]
 
 
@@ -97,8 +115,7 @@ def start(command: Sequence[str], environs: Sequence[Mapping[str, str]]) -> Iter
 
 @dataclass(eq=False)
 class Process:
-    role: Role
-    rank: int
+    info: ProcessInfo
     pid: int = 0
     """Its process id, which is that of its session and group too; 0 before it is started."""
     ended_at: float | None = None
@@ -106,6 +123,8 @@ class Process:
     """As subprocess has it: negative for a signal."""
     killed: bool = False
     """Whether this launcher ended it by SIGKILL: then it is no cause."""
+    judged: bool = False
+    """Whether it is known what its failure means for the run."""
     spared: bool = False
     """Whether its failure did not end the run."""
 
@@ -114,11 +133,22 @@ class Process:
         return self.pid > 0 and self.ended_at is None
 
     def __str__(self) -> str:
-        return f"{'server' if self.role == 'server' else 'rank'} {self.rank} on {host_name()}"
+        return show_process(self.info.rank, self.info.role, self.info.host)
 
-    def failure(self, kind: Kind, step: int = 0, message: str = "", **more: Any) -> Failure:
-        me: dict[str, Any] = {"rank": self.rank, "role": self.role, "host": host_name()}
-        return Failure(kind=kind, step=step, message=message, **me, **more)
+    def progress(self) -> Progress:
+        return read_progress(self.info)
+
+    def failure(self, failed_at: float | None) -> Failure:
+        """Its note, or how it ended where it left none; ``failed_at`` is when the run failed, if it has."""
+        code, ended = self.code, self.ended_at
+        assert code is not None
+        assert ended is not None
+        if (note := read_note(self.info)) is not None:
+            return note
+        # A SIGKILL that this launcher did not send is a cause, however late it is seen: memory may have run out.
+        stopped = self.killed or (code == -signal.SIGTERM and ended > (failed_at or ended))
+        kind: Kind = "stopped" if stopped else "killed" if code < 0 else "exited"
+        return Failure.of(self.info, kind, self.progress().step, killed_by(code), at=ended)
 
     def reap(self) -> bool:
         """Whether it has ended; the processes that a failed one has started end with it."""
@@ -160,27 +190,24 @@ def activity(pid: int) -> Activity:
 
 class HostProcesses:
     def __init__(self, plan: LaunchPlan, folder: Path) -> None:
-        self._plan, self._folder, self._began = plan, folder, time.time()
-        self.all = [Process(role, rank) for role, rank in plan.processes]
-        self.workers = [process for process in self.all if process.role == "worker"]
+        self._plan, self._began = plan, time.time()
+        self.all = [Process(info.with_servers(plan.servers)) for info in plan.processes(folder)]
+        self.workers = [process for process in self.all if process.info.role == "worker"]
         self.serves = len(self.workers) < len(self.all)
 
     def alive(self) -> list[Process]:
         return [process for process in self.all if process.alive]
 
     def notes(self) -> dict[Process, Failure]:
-        found = {process: read_note(self._folder, process.rank, process.role) for process in self.all}
+        found = {process: read_note(process.info) for process in self.all}
         return {process: note for process, note in found.items() if note is not None}
 
-    def progress(self, process: Process) -> Progress:
-        return read_progress(self._folder, process.rank, process.role)
-
     def run_folder(self) -> Path | None:
-        known = map(self.progress, self.all)
-        return next((progress.run for progress in known if progress.run is not None), self._plan.resume)
+        known = (process.progress().run for process in self.all)
+        return next((run for run in known if run is not None), self._plan.resume)
 
     def trained(self) -> bool:
-        return any(self.progress(process).step for process in self.all)
+        return any(process.progress().step for process in self.all)
 
     def workers_left(self) -> bool:
         return any(worker.alive for worker in self.workers)
@@ -198,13 +225,3 @@ class HostProcesses:
         with suppress(FileNotFoundError):
             return run is not None and RunFolder(run).summary.stat().st_mtime >= self._began
         return False
-
-    def failure(self, process: Process, failed_at: float | None) -> Failure | None:
-        note, code = read_note(self._folder, process.rank, process.role), process.code
-        if note is not None or code is None:
-            return note
-        ended = process.ended_at or 0.0
-        # A SIGKILL that this launcher did not send is a cause, however late it is seen: memory may have run out.
-        stopped = process.killed or (code == -signal.SIGTERM and ended > (failed_at or ended))
-        kind: Kind = "stopped" if stopped else "killed" if code < 0 else "exited"
-        return process.failure(kind, self.progress(process).step, killed_by(code), at=ended)

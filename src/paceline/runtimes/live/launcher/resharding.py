@@ -17,7 +17,7 @@ from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.events import truncate_metrics
 from paceline.records.files import write_json
 from paceline.records.folder import RunFolder, RunLock, check_parent, create_new, environment, name_of_run
-from paceline.runtimes.config import new_identity, read_live, write_config
+from paceline.runtimes.config import Config, new_identity, read_live, write_config
 from paceline.runtimes.live.failures import command
 from paceline.runtimes.live.request import check_trust
 from paceline.runtimes.prepare import prepare
@@ -40,7 +40,8 @@ def with_workers(settings: Settings, workers: int) -> Settings:
     return replace(settings, batch_sizes=sizes, slow=slow, slow_turns=settings.slow_turns if slow else 0)
 
 
-def reshard_beside(old: RunFolder, workers: int, *, trust: bool, runs: Path | None = None) -> RunFolder:
+def reshard(old: RunFolder, workers: int, *, trust: bool, runs: Path | None = None) -> RunFolder:
+    """Make a run folder in ``runs``, or beside the old one, from the newest step that is whole here."""
     config = read_live(old)
     check_trust(config, old, trust=trust)
     many = f"{workers} worker{'' if workers == 1 else 's'}"
@@ -58,29 +59,32 @@ def reshard_beside(old: RunFolder, workers: int, *, trust: bool, runs: Path | No
             f"nothing can be written to {parent}, and a folder for {many} is made beside the old one; "
             f"make it elsewhere with '{elsewhere}', and resume that"
         ) from mistake
+    settings = with_workers(config.settings, workers)
     with RunLock.own(old, 0, only_read=True):
-        new = reshard(old, workers, parent)
-    sizes = sorted(set(read_live(new).settings.batch_sizes))
+        new = _make(old, config, settings, parent)
+    sizes = " or ".join(map(str, sorted(set(settings.batch_sizes))))
     say_on_stderr(
-        f"{new.path} goes on where {old.path} stopped, with {many} x batch {' or '.join(map(str, sizes))} "
-        f"instead of {config.settings.workers}; the old folder stays as it is"
+        f"{new.path} goes on where {old.path} stopped, with {many} x batch {sizes} instead of "
+        f"{config.settings.workers}; the old folder stays as it is"
     )
     return new
 
 
-def reshard(old: RunFolder, workers: int, parent: Path) -> RunFolder:
-    """Make the new run folder in ``parent``, from the newest step that is whole here; nothing may train in the old one.
-
-    What differs between the old workers is averaged by the samples since the workers last agreed.
-    """
-    config = read_live(old)
-    settings = with_workers(config.settings, workers)
-    prepared = prepare(settings)
+def _make(old: RunFolder, config: Config, settings: Settings, parent: Path) -> RunFolder:
+    """What differs between the old workers is averaged by the samples since the workers last agreed."""
+    prepared, before = prepare(settings), config.settings.workers
     saved = Checkpoints(old, config.identity, 1)
     kept = Checkpoints(old, config.identity, 1, "server")
-    sides = ((saved, config.settings.workers, "workers"), (kept, prepared.servers, "servers"))
-    step = _newest(old, *sides[prepared.servers > 0])
-    trees = {rank: saved.load(step, rank) for rank in _whole(saved, step, config.settings.workers)}
+    decisive, count, whom = (
+        (kept, prepared.servers, "servers") if prepared.servers else (saved, before, "workers")
+    )
+    step = next((step for step in decisive.steps() if len(_whole(decisive, step, count)) == count), None)
+    if step is None:
+        raise UsageError(
+            f"{old.path} holds no checkpoint that is whole for all {count} {whom}, which another number of workers "
+            "needs; where other hosts have the missing files under checkpoints/, copy them here"
+        )
+    trees = {rank: saved.load(step, rank) for rank in _whole(saved, step, before)}
     servers = {number: kept.load(step, number) for number in range(prepared.servers)}
     if not trees:
         raise UsageError(
@@ -104,16 +108,6 @@ def reshard(old: RunFolder, workers: int, parent: Path) -> RunFolder:
         Commits(draft, identity, 0).add(step)
 
     return create_new(parent, name_of_run(old.path.name), datetime.now(UTC), fill)
-
-
-def _newest(folder: RunFolder, saved: Checkpoints, count: int, whom: str) -> int:
-    for step in saved.steps():
-        if len(_whole(saved, step, count)) == count:
-            return step
-    raise UsageError(
-        f"{folder.path} holds no checkpoint that is whole for all {count} {whom}, which another number of workers "
-        "needs; where other hosts have the missing files under checkpoints/, copy them here"
-    )
 
 
 def _whole(saved: Checkpoints, step: int, count: int) -> list[int]:

@@ -15,11 +15,11 @@ from paceline.records.folder import RunFolder
 from paceline.runtimes.live import timeouts
 from paceline.runtimes.live.failures import Failure, failure_report, join_command, root_cause, safe, sentence
 from paceline.runtimes.live.launch_folder import read_servers
-from paceline.runtimes.live.launcher.hangs import Hang, HangWatch
+from paceline.runtimes.live.launcher.hangs import HangWatch
 from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.processes import HostProcesses, LaunchPlan, Process
-from paceline.runtimes.live.process_info import local_servers
-from paceline.runtimes.live.secret import Secret, wire_key
+from paceline.runtimes.live.process_info import file_stem, local_servers
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.timeouts import BEFORE_KILL, HEARSAY
 from paceline.runtimes.live.wire.channel import connect
 from paceline.runtimes.live.wire.encoding import pack
@@ -34,25 +34,14 @@ class Supervisor:
     """Runs processes to their end. With servers the run may go on without some of its workers."""
 
     def __init__(
-        self,
-        plan: LaunchPlan,
-        peers: LauncherGroup,
-        folder: Path,
-        say: Callable[[str], None],
-        *,
-        trains: bool = True,
-        secret: Secret | None = None,
+        self, plan: LaunchPlan, peers: LauncherGroup, folder: Path, say: Callable[[str], None]
     ) -> None:
-        self.plan, self.peers, self.folder, self.say, self.trains = plan, peers, folder, say, trains
+        self.plan, self.peers, self.folder, self.say = plan, peers, folder, say
         self.host = HostProcesses(plan, folder)
-        self.hang_watch = HangWatch(
-            self.host.all, folder, plan, say, lambda sentence: peers.notify(sentence), trains=trains
-        )
-        self._secret, self._notifying = secret, list[threading.Thread]()
-        self._unjudged: list[Process] = []
+        self.hang_watch = HangWatch(self.host.all, plan, say, lambda sentence: peers.notify(sentence))
+        self._notifying: list[threading.Thread] = []
         self._asked: list[int] = []
         self._deadline = _NEVER
-        self._over_at: float | None = None
         self.failed_at: float | None = None
         """When the run failed: when the first process did whose failure ends all."""
         self.lost: int | None = None
@@ -75,21 +64,19 @@ class Supervisor:
     def step(self) -> bool:
         self._reap()
         self._obey()
-        for process in list(self._unjudged):
-            self._judge(process)
+        for process in self.host.all:
+            if process.code and not process.judged:
+                self._judge(process)
         if self.failed_at is None:
             self._listen()
             alone = self.plan.servers and self.plan.nodes == 1 and not self.host.workers_left()
-            if self._over_at is None and (alone or any(process.code == 0 for process in self.host.all)):
-                self._over_at = time.monotonic()
-            for hang in self.hang_watch.look(self._over_at):
-                self._end_hung(hang)
+            if alone or any(process.code == 0 for process in self.host.all):
+                self.hang_watch.run_is_over()
+            for hang in self.hang_watch.look():
+                self.hang_watch.end(hang)
         if time.monotonic() > self._deadline:
             self._kill()
         return bool(self.host.alive())
-
-    def failure(self, process: Process) -> Failure | None:
-        return self.host.failure(process, self.failed_at)
 
     def lost_node(self) -> int | None:
         lost = self.peers.lost_node()
@@ -110,15 +97,14 @@ class Supervisor:
 
     def _reap(self) -> None:
         for process in self.host.alive():
-            if process.reap() and process.code:
-                self._unjudged.append(process)
-                if process.role == "worker":
-                    self._notify_servers(process)
+            if process.reap() and process.code and process.info.role == "worker":
+                self._notify_servers(process)
 
     def _notify_servers(self, process: Process) -> None:
-        death = Goodbye(process.rank, self.host.progress(process).step, "died")
-        for endpoint in read_servers(self.folder) if self._secret else ():
-            thread = threading.Thread(target=notify_death, args=(self._secret, death, endpoint), daemon=True)
+        death = Goodbye(process.info.rank, process.progress().step, "died")
+        for endpoint in read_servers(self.folder):
+            told = (self.peers.secret, death, endpoint)
+            thread = threading.Thread(target=notify_death, args=told, daemon=True)
             thread.start()
             self._notifying.append(thread)
 
@@ -126,7 +112,7 @@ class Supervisor:
         """The first signal asks processes that have begun to stop in agreement, the second ends them."""
         while self._asked:
             signum = self._asked.pop(0)
-            begun = all(self.host.progress(worker).at for worker in self.host.workers if worker.alive)
+            begun = all(worker.progress().at for worker in self.host.workers if worker.alive)
             at_once = self.signal or signum == signal.SIGQUIT or not begun  # nothing is there to save
             self.signal = self.signal or signum
             if at_once:
@@ -138,23 +124,21 @@ class Supervisor:
         """What the failure of a process means for the run; one that may follow from another is judged later."""
         assert process.ended_at is not None
         if self.failed_at is not None or process.spared or self.signal:
-            self._unjudged.remove(process)
+            process.judged = True
             if self.failed_at is None and not self.plan.servers:  # the others cannot agree any more
                 self._end(signal.SIGTERM, timeouts.BEFORE_KILL)
             return
         if not self.plan.servers:
             self._fail(process.ended_at)  # before its cause is looked for: the others wait for nothing
-        failure = self.failure(process)
-        means = "ends" if failure is None else self._meaning(failure, process)
-        if means == "unclear":
-            return
-        self._unjudged.remove(process)
+        failure = process.failure(self.failed_at)
+        means = self._meaning(failure, process)
+        process.judged = means != "unclear"
         if means == "spares":
             process.spared = True
             self._say_spared(failure)
-        elif self.failed_at is None:
+        elif means == "ends" and self.failed_at is None:
             self._fail(process.ended_at)
-        if means == "ends" and failure is not None and failure.kind not in ("lost-peer", "stopped"):
+        if means == "ends" and failure.kind not in ("lost-peer", "stopped"):
             self.peers.post(failure)  # other hosts learn a cause while this one still clears up
 
     def _meaning(self, failure: Failure, process: Process) -> Literal["ends", "spares", "unclear"]:
@@ -177,14 +161,14 @@ class Supervisor:
     def _end_causing_hangs(self) -> bool:
         """A process that lost contact with one that hangs did so because of that: that one is ended now."""
         hangs = self.hang_watch.hangs.values()
-        causes = [hang for hang in hangs if hang.process.role == "server" or not self.plan.servers]
+        causes = [hang for hang in hangs if hang.process.info.role == "server" or not self.plan.servers]
         for hang in causes:
-            self._end_hung(hang)
+            self.hang_watch.end(hang)
         return bool(causes)
 
-    def _say_spared(self, failure: Failure | None) -> None:
+    def _say_spared(self, failure: Failure) -> None:
         """Say that the run goes on, where this host still has part in it; else its end is reported in one piece."""
-        if failure and (self.host.workers_left() or (self.plan.nodes > 1 and self.host.serves)):
+        if self.host.workers_left() or (self.plan.nodes > 1 and self.host.serves):
             hint = self.join_command() if failure.kind == "expelled" else []
             self.say("\n".join([f"{sentence(failure)}; the run goes on with the others.", *hint]))
 
@@ -196,11 +180,6 @@ class Supervisor:
             self.failed_at, self._deadline = time.time(), 0.0
         elif not self.signal and self.peers.failed:
             self._fail(time.time())
-
-    def _end_hung(self, hang: Hang) -> None:
-        over = self._over_at is not None
-        hang.process.spared = self.plan.servers > 0 and over
-        self.hang_watch.end(hang, over=over)
 
     def _fail(self, when: float) -> None:
         self.failed_at = when
@@ -219,7 +198,7 @@ class Supervisor:
 def notify_death(secret: Secret, death: Goodbye, endpoint: str) -> None:
     """Notify a server that a worker has died, so that it need not wait for its silence."""
     with suppress(OSError, UsageError):
-        channel = connect(endpoint, wire_key(secret), patience=timeouts.DEATH_NOTICE)
+        channel = connect(endpoint, secret.key("wire"), patience=timeouts.DEATH_NOTICE)
         channel.send(pack(death), most=1)
         channel.close()
 
@@ -283,22 +262,22 @@ class ExitReporter:
             )
             return RunFailed("\n".join([text, *supervisor.join_command()]))
         if cause.traceback:
-            who = f"{'server' if cause.role == 'server' else 'rank'} {cause.rank}"
+            who = file_stem(cause.rank, cause.role).replace("-", " ")
             supervisor.say(f"the traceback of {who} follows\n{cause.traceback.rstrip()}")
-        others, trains = self._others(cause), supervisor.trains
+        others, trains = self._others(cause), self._plan.trains
         return RunFailed(
             failure_report(cause, run=self._run, others=others, safe=self._safe(), trains=trains)
         )
 
     def _cause(self) -> Failure:
         supervisor = self._supervisor
-        found = {process: supervisor.failure(process) for process in self._host.all if process.code}
+        failed_at = supervisor.failed_at
+        found = {process: process.failure(failed_at) for process in self._host.all if process.code}
         # A process with exit code 0 may have left a note all the same.
         found |= self._host.notes()
-        if supervisor.failed_at is not None:  # processes whose end ended nothing are not the cause
+        if failed_at is not None:  # processes whose end ended nothing are not the cause
             found = {process: failure for process, failure in found.items() if not process.spared}
-        failures = [failure for failure in found.values() if failure is not None]
-        return root_cause(failures or [self._host.all[0].failure("stopped", message="was ended")])
+        return root_cause(found.values() or [Failure.of(self._host.all[0].info, "stopped", 0, "was ended")])
 
     def _cause_elsewhere(self, cause: Failure) -> Failure:
         supervisor, lost = self._supervisor, self._supervisor.lost
@@ -312,7 +291,9 @@ class ExitReporter:
         if self._plan.servers and failed_at is None:
             return "; no worker was left" if self._plan.nodes == 1 else "; no worker was left on this host"
         deaths = {
-            (process.role, process.rank): process.ended_at for process in self._host.all if process.ended_at
+            (process.info.role, process.info.rank): process.ended_at
+            for process in self._host.all
+            if process.ended_at
         }
         if failed_at is None or len(deaths) < 2 or (cause.role, cause.rank) not in deaths:
             return ""
@@ -322,8 +303,8 @@ class ExitReporter:
         failed = any(process.code for process in self._host.all)
         if not failed or (self._plan.servers and self._host.ended_well()):
             return self._report_saved()
-        step = max(self._host.progress(worker).step for worker in self._host.workers)
-        self._supervisor.peers.post(self._host.all[0].failure("interrupted", step))
+        step = max(worker.progress().step for worker in self._host.workers)
+        self._supervisor.peers.post(Failure.of(self._host.all[0].info, "interrupted", step))
         self._supervisor.say("\n".join(["interrupted before the workers could save.", *self._safe()]))
         return 130
 
@@ -337,13 +318,13 @@ class ExitReporter:
             raise RunFailed("\n".join([text, *lines]))
         if lines:
             self._supervisor.say("\n".join(["interrupted; all workers have stopped in agreement.", *lines]))
-        elif self._supervisor.trains and not self._host.trained():
+        elif self._plan.trains and not self._host.trained():
             self._supervisor.say(BEFORE_FIRST_STEP)
         return 130
 
     def _safe(self) -> list[str]:
         supervisor = self._supervisor
-        if self._run is None or not supervisor.trains:
+        if self._run is None or not self._plan.trains:
             return []
         peers, patience = supervisor.peers, BEFORE_KILL + HEARSAY
         return safe(

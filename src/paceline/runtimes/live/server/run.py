@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from paceline.errors import RunFailed, say_on_stderr
+from paceline.jobs.job import Job
 from paceline.records import servers
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.files import to_document, write_json
@@ -45,7 +46,7 @@ class ServerRun:
     def __init__(
         self,
         task: ProcessTask,
-        prepared: Prepared,
+        prepared: Prepared[Job],
         shard: ParameterShard,
         socket: ServerSocket,
         checkpoints: Checkpoints,
@@ -248,9 +249,7 @@ class ServerRun:
             self._task.heartbeat.enter("checkpoint")
             self._lock.check()
             self.log.flush()
-            self._checkpoints.make_room(
-                self.me.rank
-            )  # older ones, but not those that other servers may need yet
+            self._checkpoints.prune(self.me.rank, room=1)  # but none that other servers may need yet
             numbers = {name: getattr(self.me, name) for name in _NUMBERS} | {"entries": self._entries}
             self._checkpoints.save(step, self.me.rank, {"part": self.shard.state(), "server": numbers})
             self._saved_step = step

@@ -2,15 +2,14 @@
 
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from torch import Tensor
 
 from paceline.runtimes.envelope import Envelope
-from paceline.runtimes.live.addresses import resolve
-from paceline.runtimes.live.secret import Secret, wire_key
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.wire import encoding
 from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits
 from paceline.runtimes.live.wire.listener import Listener
@@ -31,7 +30,7 @@ class BoundWorker:
     heard: float = field(default_factory=time.monotonic)
 
 
-class ServerSocket:
+class ServerSocket(Listener):
     """Never waits for a worker. ``_lock`` is for what the listener's thread uses too."""
 
     def __init__(self, secret: Secret, host: str, shard: Tensor, rank: int, servers: int) -> None:
@@ -39,22 +38,15 @@ class ServerSocket:
         self._accepted = encoding.Accepted(kinds=TO_SERVER, shard=shard)
         self._workers: dict[int, BoundWorker] = {}
         self._waiting: deque[Envelope] = deque()
-        self._refused: Counter[str] = Counter()
         self._lock = threading.Condition()
         limits = MessageLimits(2 * encoding.MAX_REQUEST, 2 * max(encoding.MAX_TENSOR, shard.nbytes))
-        self._listener = Listener(wire_key(secret), resolve(host, 0), self._announce, limits)
-        self.endpoint = self._listener.endpoint
-
-    @property
-    def refused(self) -> Counter[str]:
-        with self._lock:
-            return self._refused + self._listener.refused
+        super().__init__(secret.key("wire"), host, 0, limits)
 
     def receive(self, timeout: float) -> Envelope | None:
         with self._lock:
             self._lock.wait_for(lambda: self._waiting, timeout)
-            if self._listener.failure is not None:
-                raise self._listener.failure
+            if self.failure is not None:
+                raise self.failure
             if not self._waiting:
                 return None
             depth = len(self._waiting)
@@ -82,10 +74,10 @@ class ServerSocket:
             packet = encoding.pack(message, stop=stop, find=bound.memory.deposit)
         else:
             packet = encoding.pack(message, stop=stop)
-        return self._listener.send(bound.channel, packet, MAX_WAITING)
+        return self.deliver(bound.channel, packet, MAX_WAITING)
 
     def reply(self, channel: Channel, message: Any) -> bool:
-        return self._listener.send(channel, encoding.pack(message), MAX_WAITING)
+        return self.deliver(channel, encoding.pack(message), MAX_WAITING)
 
     def heard(self, worker: int) -> float | None:
         """When anything of a worker last arrived, by the monotonic clock; None if it is not bound."""
@@ -98,16 +90,7 @@ class ServerSocket:
                 bound.channel.rank, bound.channel.waiting = -1, 0
                 self._waiting = deque(one for one in self._waiting if one.connection is not bound.channel)
 
-    def close(self, linger: float = 1.0) -> None:
-        self._listener.close(linger)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _announce(self, channel: Channel, header: memoryview, size: int) -> Destination:
+    def announce(self, channel: Channel, header: memoryview, size: int) -> Destination:
         try:
             with self._lock:
                 bound = self._check_sender(channel, encoding.kind_of(header))
@@ -147,5 +130,4 @@ class ServerSocket:
     def _refuse(self, channel: Channel, refusal: MessageRefused) -> None:
         if refusal.reason == "unknown worker":
             self.reply(channel, Refusal(_UNKNOWN))
-        with self._lock:
-            self._refused[refusal.reason] += 1
+        self.refused[refusal.reason] += 1

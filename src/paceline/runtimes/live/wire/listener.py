@@ -1,4 +1,4 @@
-"""A server's connections, kept by a thread of their own."""
+"""What a process that serves others is built on: their connections, kept by a thread of their own."""
 
 import os
 import selectors
@@ -7,10 +7,11 @@ import threading
 import time
 from collections import Counter, deque
 from contextlib import suppress
+from typing import Self
 
-from paceline.runtimes.live.addresses import Endpoint, tcp
+from paceline.runtimes.live.addresses import resolve, tcp
 from paceline.runtimes.live.timeouts import CUT, HANDSHAKE
-from paceline.runtimes.live.wire.channel import Announce, Channel, MessageLimits, Packet, tune_tcp
+from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits, Packet, tune_tcp
 from paceline.runtimes.live.wire.noise import NotGenuine
 
 MOST_UNPROVEN = 128
@@ -19,19 +20,23 @@ _POLL = 0.25
 
 
 class Listener:
-    """Only connections that have proven the secret reach ``announce``, which is called by the listener's thread."""
+    """Only messages of connections that have proven the secret reach ``announce``.
+
+    The listener's own thread calls it, and nothing else writes to ``refused``. It may do so before this constructor
+    has returned: a subclass calls it last.
+    """
 
     def __init__(
-        self, secret: bytes, endpoint: Endpoint, announce: Announce, limits: MessageLimits, cut: int = CUT
+        self, secret: bytes, host: str, port: int, limits: MessageLimits, cut: int = CUT, linger: float = 1.0
     ) -> None:
-        self.refused: Counter[str] = Counter({"stranger": 0, "wrong key": 0})
+        """``linger`` is for how many seconds what is queued may still be sent when it closes."""
+        self.refused: Counter[str] = Counter()
         self.failure: BaseException | None = None
-        self._secret, self._announce, self._limits, self._cut = secret, announce, limits, cut
-        self._socket = socket.create_server(
-            (endpoint.address, endpoint.port), family=endpoint.family, backlog=MOST_UNPROVEN
-        )
+        self._secret, self._limits, self._cut, self._linger = secret, limits, cut, linger
+        family, address = resolve(host, port)
+        self._socket = socket.create_server((address, port), family=family, backlog=MOST_UNPROVEN)
         self._socket.setblocking(False)
-        self.endpoint = tcp(endpoint.address, self._socket.getsockname()[1])
+        self.endpoint = tcp(address, self._socket.getsockname()[1])
         self._channels: set[Channel] = set()
         self._unproven: dict[Channel, float] = {}
         """By when each has to prove itself, oldest first."""
@@ -44,7 +49,10 @@ class Listener:
         self._thread = threading.Thread(target=self._run, name="paceline-listener", daemon=True)
         self._thread.start()
 
-    def send(self, channel: Channel, packet: Packet, most: int) -> bool:
+    def announce(self, channel: Channel, header: memoryview, size: int) -> Destination:
+        raise NotImplementedError
+
+    def deliver(self, channel: Channel, packet: Packet, most: int) -> bool:
         """False: the connection is gone, or ``most`` messages are queued for it."""
         if channel not in self._channels:
             return False
@@ -57,9 +65,15 @@ class Listener:
             os.eventfd_write(self._waker, 1)
         return accepted
 
-    def close(self, linger: float) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         if self._end is None:
-            self._end = time.monotonic() + linger
+            self._end = time.monotonic() + self._linger
             os.eventfd_write(self._waker, 1)
             self._thread.join()
             self._selector.close()
@@ -103,7 +117,7 @@ class Listener:
             except OSError:  # there is none, or it has gone, or there is no descriptor left
                 return
             tune_tcp(connection, self._cut)
-            channel = Channel(connection, self._announce, self._limits)
+            channel = Channel(connection, self.announce, self._limits)
             channel.answer(self._secret)
             self._channels.add(channel)
             self._unproven[channel] = time.monotonic() + HANDSHAKE

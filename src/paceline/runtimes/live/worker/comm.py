@@ -1,13 +1,10 @@
 """A worker's communicator: sums of tensors, exchanges of documents, and messages to servers."""
 
 import json
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
 from functools import cache
-from queue import SimpleQueue
 from typing import Any, Literal, Self
 
 import torch
@@ -28,6 +25,7 @@ from paceline.runtimes.live.request import LiveOptions
 from paceline.runtimes.live.run_store import MemberStore, RunStore, check_equal
 from paceline.shm.host import host_id
 from paceline.shm.operations import OPERATIONS
+from paceline.shm.work_queue import WorkQueue
 
 PendingSum = Callable[[], object]
 
@@ -204,34 +202,21 @@ class ScheduledComm(ProcessGroupComm):
         super().__init__(info, options, collective, note)
         self._schedule = build_schedule(collective, number_hosts(self.exchange(host_id())))
         self._reducer = Reducer(self._schedule, self.rank, TorchTransport())
-        self._begun: SimpleQueue[tuple[Future[None], Tensor, Callable[[], None]]] = SimpleQueue()
-        self._newest: Future[None] | None = None
+        self._queue = WorkQueue("all-reduce")
         self._traffic = cache(self._count)
 
     def sum(self, tensor: Tensor) -> None:
-        if self._newest is not None:
-            self._newest.result()
-        self._reducer.all_reduce(tensor, OPERATIONS["sum"])
+        self._queue.now(lambda: self._reducer.all_reduce(tensor, OPERATIONS["sum"]), [tensor])
 
     def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
-        if self._newest is None:
-            threading.Thread(target=self._work, name="all-reduce", daemon=True).start()
-        self._newest = Future()
-        self._begun.put((self._newest, tensor, done))
-        return self._newest.result
+        def task() -> None:
+            self._reducer.all_reduce(tensor, OPERATIONS["sum"])
+            done()
 
-    def _work(self) -> None:
-        while True:
-            future, tensor, done = self._begun.get()
-            try:
-                self._reducer.all_reduce(tensor, OPERATIONS["sum"])
-                done()
-                future.set_result(None)
-            except Exception as error:
-                future.set_exception(error)
+        return self._queue.later(task, [tensor]).wait
 
     def is_idle(self) -> bool:
-        return self._newest is None or self._newest.done()
+        return self._queue.idle
 
     def traffic(self, tensor: Tensor) -> tuple[int, int]:
         return self._traffic(tensor.nbytes, tensor.element_size())

@@ -71,19 +71,19 @@ def run_guarded(info: ProcessInfo, work: Work) -> int:
     """
     die_with(info.launcher)
     write_stack_when_asked(info)
-    with Heartbeat(info) as heartbeat:
-        notes = _Notes(info, heartbeat, LaunchFolder(info.launch) if info.launch else None)
-        with StopRequest(notes.end_hard, patience_of(info)) as stopping:
-            try:
-                kind, code = _ENDINGS.get(work(heartbeat, stopping).ending, (None, 0))
-                if kind:
-                    notes.tell(notes.note(kind))
-                code = 0 if info.launch else code
-            except (Exception, SystemExit) as error:
-                note = notes.of(error)
-                notes.tell(note)
-                code = 2 if note.kind == "mistake" else 1
-        notes.leave_folder()
+    heartbeat = Heartbeat(info)
+    notes = _Notes(info, heartbeat, LaunchFolder(info.launch) if info.launch else None)
+    with StopRequest(notes.end_hard, patience_of(info)) as stopping:
+        try:
+            kind, code = _ENDINGS.get(work(heartbeat, stopping).ending, (None, 0))
+            if kind:
+                notes.tell(notes.note(kind))
+            code = 0 if info.launch else code
+        except (Exception, SystemExit) as error:
+            note = notes.of(error)
+            notes.tell(note)
+            code = 2 if note.kind == "mistake" else 1
+    notes.leave_folder()
     if info.launch is not None:
         leave(code)
     return code
@@ -133,23 +133,14 @@ class _Notes:
             with suppress(OSError):
                 RunFolder(progress.run).failure(file_stem(info.rank, info.role)).write_text(text)
                 text = ""
-        return Failure(
-            rank=info.rank,
-            role=info.role,
-            host=info.host,
-            kind=kind,
-            step=progress.step,
-            message=message,
-            where=where,
-            traceback=text,
-            run=str(progress.run) if progress.run else None,
-        )
+        run = str(progress.run) if progress.run else ""
+        return Failure.of(info, kind, progress.step, message, where=where, traceback=text, run=run)
 
     def tell(self, note: Failure) -> None:
-        launch, gone = self.info.launch, self._launcher_gone()
-        if launch is not None and not gone:
+        gone = self._launcher_gone()
+        if self.info.launch is not None and not gone:
             with suppress(OSError):
-                note.write(launch)
+                note.write(self.info)
                 return
         ended = note.kind in ("interrupted", "check", "abandoned")
         if (gone or ended) and (self.info.role != "worker" or self.info.local_rank != 0):

@@ -1,8 +1,10 @@
 """What a run reports while it trains and when it ends: to the observer of its first worker, and in its folder."""
 
+from dataclasses import replace
+
 import torch
 
-from paceline.collectives import NATIVE
+from paceline.jobs.job import Job
 from paceline.records.events import MetricsRow, append_metrics
 from paceline.records.files import from_document, to_document, write_json
 from paceline.records.folder import RunFolder
@@ -14,15 +16,13 @@ from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.run_folder import HeldFolder, recorded_time
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.session import Ending, Position
-from paceline.specs import shorten
-from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Worker
 
 
 class RunReporter:
     """Reports while this worker is the first member; one that becomes it says so, and how the run began."""
 
-    def __init__(self, observer: Observer, comm: SoloComm, prepared: Prepared) -> None:
+    def __init__(self, observer: Observer, comm: SoloComm, prepared: Prepared[Job]) -> None:
         self._observer, self._comm, self._prepared = observer, comm, prepared
         self._started: Started | None = None
         self._introduced = False
@@ -37,25 +37,11 @@ class RunReporter:
             self._observer.noted(sentence)
 
     def started(self, held: HeldFolder, parameters: int, first_step: int, seconds: float) -> None:
-        prepared, comm = self._prepared, self._comm
-        settings = prepared.settings
-        scheduled = settings.collective != NATIVE and comm.workers > 1
-        self._started = Started(
-            name=held.folder.path.name,
-            job=prepared.job.name,
-            parameters=parameters,
-            strategy=shorten(settings.strategy, STRATEGIES),
-            batch_sizes=settings.batch_sizes,
-            step=prepared.job.step,
-            transport=f"{comm.transport}, by {settings.collective}" if scheduled else comm.transport,
-            last_step=prepared.triggers.last,
-            steps_per_epoch=prepared.triggers.steps_per_epoch,
-            first_step=first_step,
-            seconds=seconds,
-            target=settings.target_accuracy,
-            folder=str(held.folder.path),
-            threads=torch.get_num_threads(),
-            cores=usable_cores(),
+        path = held.folder.path
+        started = self._prepared.started(path.name, parameters, self._comm.transport, str(path))
+        threads = torch.get_num_threads()
+        self._started = replace(
+            started, first_step=first_step, seconds=seconds, threads=threads, cores=usable_cores()
         )
         if self.is_first:
             self._introduced = True

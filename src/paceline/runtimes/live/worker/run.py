@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from paceline.collectives.traffic import broadcast_bytes
+from paceline.jobs.job import Job
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.events import EventWriter
 from paceline.records.load import SystemSampler
@@ -41,7 +42,7 @@ class WorkerRun:
 
     def __init__(
         self,
-        prepared: Prepared,
+        prepared: Prepared[Job],
         comm: SoloComm,
         device: torch.device,
         observer: Observer,
@@ -139,16 +140,10 @@ class WorkerRun:
         same = self.prepared.strategy.replicated and not self.comm.alone
         drift = DriftCheck(self.comm, self.me) if same else None
         self.recorder = StepRecorder(compared, events.append, self.ledger, self.begun, events.flush, drift)
-        prepared = self.prepared
         session = Session(
-            strategy=prepared.strategy,
+            run=self.prepared,
             me=self.me,
-            triggers=prepared.triggers,
-            shards=prepared.shards,
             position=self.position,
-            metrics=tuple(prepared.job.metrics),
-            target=prepared.settings.target_accuracy,
-            buffers=prepared.settings.buffers,
             learning_rate=self.replica.learning_rate,
             report=lambda row: self.reporter.evaluated(row, self.held),
             stopping=lambda: self._stop.reached(self.me.clock),

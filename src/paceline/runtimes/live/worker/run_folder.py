@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from paceline.errors import UsageError
+from paceline.jobs.job import Job
 from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.events import read_events, truncate_events, truncate_metrics
 from paceline.records.files import DamagedFile
@@ -175,7 +176,7 @@ def restore(tree: dict[str, Any], replica: Replica, me: Worker, target: float | 
 
 
 def load_shared(
-    checkpoints: Checkpoints, comm: SoloComm, prepared: Prepared, note: Callable[[str], None]
+    checkpoints: Checkpoints, comm: SoloComm, prepared: Prepared[Job], note: Callable[[str], None]
 ) -> tuple[int, dict[str, Any] | None]:
     """Where there are servers theirs decide, and a worker may have no tree of that step."""
     whole, refused = checkpoints.valid_steps(comm.rank)

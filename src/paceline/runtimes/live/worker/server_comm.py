@@ -17,9 +17,9 @@ from torch import Tensor
 from paceline.errors import UsageError
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.launch_folder import write_servers
-from paceline.runtimes.live.process_info import ProcessInfo, file_stem
+from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import MemberStore
-from paceline.runtimes.live.secret import Secret, wire_key
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.timeouts import BEAT, CONNECTING, GRACE, STALLED
 from paceline.runtimes.live.wire import encoding, messages
 from paceline.runtimes.live.wire.channel import (
@@ -69,7 +69,7 @@ class ServerClient:
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
         self.stopping = False
-        self._memory, self._secret, self._endpoints = memory, wire_key(secret), endpoints
+        self._memory, self._secret, self._endpoints = memory, secret.key("wire"), endpoints
         self._patience, self._stop_requested = patience, stop_requested
         self._received: deque[Envelope] = deque()
         self._later: deque[Envelope] = deque()
@@ -243,7 +243,7 @@ class ServerComm(SoloComm):
         assert self._store is not None
         endpoints = [server["endpoint"] for server in self.servers(info.servers)]
         if info.launch is not None:
-            write_servers(info.launch, file_stem(self.rank), endpoints)
+            write_servers(info.launch, endpoints)
         if self.rank == 0:
             self._store.set(RUN, json.dumps(run))
         self.connect(self._store.secret, endpoints, patience, stop_requested)
