@@ -10,7 +10,7 @@ from paceline.records.servers import Updated
 from paceline.reports.explain import sentences
 from paceline.reports.explain.explanation import DRAWN, FINISH, ExplainRequest, explain
 from paceline.reports.explain.render import explanation_lines
-from paceline.reports.text import counted, percent
+from paceline.reports.text import aligned, counted, percent
 from paceline.reports.timeline import distance_to_sequential, sequential_updates, timeline_text
 from paceline.studies.scenarios.questions import Answer
 from paceline.units import show_rate
@@ -54,16 +54,9 @@ def listed(words: Sequence[str]) -> str:
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Right-aligned columns, three spaces apart, each as wide as its widest cell; the first one left-aligned words."""
-    widths = [max(len(cell) for cell in column) for column in zip(titles, *rows, strict=True)]
+    """Columns three spaces apart; those of numbers right-aligned, and the first one left-aligned where it has words."""
     words = any(not row[0][:1].isdigit() for row in rows)
-    return [
-        "   ".join(
-            cell.ljust(width) if words and place == 0 else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (titles, *rows)
-    ]
+    return aligned(titles, rows, left=titles[:1] if words else (), gap="   ")
 
 
 def render_crossover(answer: Answer) -> RenderedAnswer:

@@ -17,6 +17,17 @@ def counted(number: float, what: str) -> str:
     return f"{shown} {what}" if shown == "1" else f"{shown} {what}s"
 
 
+def aligned(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = (), gap: str = "  "
+) -> list[str]:
+    """Columns as wide as their widest cell; numbers to the right, words below the ``left`` titles to the left."""
+    columns = []
+    for column in zip(titles, *rows, strict=True):
+        wide, place = max(map(len, column)), str.ljust if column[0] in left else str.rjust
+        columns.append([place(cell, wide) for cell in column])
+    return [gap.join(line).rstrip() for line in zip(*columns, strict=True)]
+
+
 def rounded_to_add_up(values: Sequence[float], digits: int) -> list[float]:
     """Round each value so that the rounded ones add up to the rounded sum.
 

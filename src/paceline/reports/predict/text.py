@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from paceline.reports.predict.sentences import findings, memory_parts, misfit, typed, verdict
-from paceline.reports.text import percent
+from paceline.reports.text import aligned, percent
 from paceline.studies.predict.prediction import ModuleCost, Prediction, PredictionRow
 from paceline.units import show_bytes, show_seconds
 
@@ -97,18 +97,6 @@ def table_lines(prediction: Prediction) -> list[str]:
         title for title in cells[0] if not hidden.get(title) and any(row[title] != NOTHING for row in cells)
     ]
     return aligned(titles, [[row[title] for title in titles] for row in cells], left=("strategy", "fits"))
-
-
-def aligned(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = ()) -> list[str]:
-    """Columns as wide as their widest cell, two spaces apart; numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
-    lines = []
-    for row in (titles, *rows):
-        cells = zip(titles, row, widths, strict=True)
-        lines.append(
-            "  ".join(cell.ljust(wide) if title in left else cell.rjust(wide) for title, cell, wide in cells)
-        )
-    return [line.rstrip() for line in lines]
 
 
 def _cells(strategy: str, row: PredictionRow, digits: int) -> dict[str, str]:
