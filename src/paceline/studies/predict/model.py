@@ -71,14 +71,8 @@ class PacelineModel:
     progress: Progress = lambda _: None
 
     def __post_init__(self) -> None:
-        for method in (
-            self.setup,
-            self.step,
-            self.bounds,
-            self.memory,
-            self.at_its_speed,
-        ):  # whose answers are kept
-            object.__setattr__(self, method.__name__, cache(method))
+        for name in ("setup", "step", "bounds", "memory", "at_its_speed"):  # whose answers are kept
+            object.__setattr__(self, name, cache(getattr(self, name)))
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -174,11 +168,8 @@ class PacelineModel:
         found = self.memory_with(setup, batch)
         if found.fits:
             return found
-        smaller = batch - 1
-        largest = 0
-        if smaller:
-            largest = holds_up_to(lambda batch: self.memory_with(setup, batch).fits, smaller).workers
-        largest -= largest % self.compute.accumulate
+        smaller = holds_up_to(lambda few: few == 0 or self.memory_with(setup, few).fits, batch - 1).workers
+        largest = smaller - smaller % self.compute.accumulate
         return replace(found, largest=largest, least=None if largest else self.memory_with(setup, 1).needed)
 
     def memory_with(self, setup: Setup, batch: int) -> Memory:
@@ -296,11 +287,9 @@ def find_model(
     request: PredictRequest, like: PacelineModel | None = None, progress: Progress = lambda _: None
 ) -> PacelineModel:
     """Look everything up; ``like`` has traced the same subject, and computes alike where its device is the same."""
-    if like is None:
-        path = request.profile
-        profile = None if path is None else read_profile(path, str(torch.__version__))
-    else:
-        profile = like.profile
+    profile = like.profile if like else None
+    if like is None and request.profile is not None:
+        profile = read_profile(request.profile, str(torch.__version__))
     deployment = find_deployment(request, profile)
     subject = find_subject(request) if like is None else like.subject
     if request.times is None:  # a run says itself how it was trained
