@@ -25,7 +25,6 @@ from torch.utils.data.distributed import DistributedSampler
 from _ports import free_ports
 from paceline.jobs.batches import batch_loss
 from paceline.jobs.build import build_job
-from paceline.jobs.data import TensorData
 from paceline.jobs.spec import JobSpec
 from paceline.records.summary import Observer
 from paceline.runtimes.live.heartbeat import Heartbeat
@@ -116,8 +115,7 @@ def apart(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
 def ddp(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
     torch.manual_seed(1)
     job = build_job(spec)
-    assert isinstance(job.train, TensorData)
-    data = TensorDataset(job.train.inputs, job.train.targets)
+    data = TensorDataset(*job.train.take(torch.arange(len(job.train))))
     group = join_group(place, LiveOptions(backend="gloo"))
     model = DistributedDataParallel(job.model())
     optimizer = job.optimizer(model.parameters())

@@ -1,9 +1,7 @@
 """Prices of collectives on clusters of equal hosts, for tests."""
 
 from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, HostGroup, Link
-from paceline.collectives.schedule import Schedule
 from paceline.costs.collectives import AllReduceCosts
-from paceline.costs.message_simulation import rank_plans, simulate_messages
 from paceline.costs.topology import Topology
 
 
@@ -18,10 +16,3 @@ def uniform_cluster(
 
 def predict_all_reduce(collective: str, cluster: Cluster, size: int, element: int = 4) -> float:
     return AllReduceCosts(collective, Topology(cluster)).price(size, element).seconds
-
-
-def play_seconds(
-    schedule: Schedule, topology: Topology, size: int, element: int = 1, segments: int = 1
-) -> float:
-    """Seconds of one all-reduce of ``size`` bytes in whole elements, message by message."""
-    return simulate_messages(rank_plans(schedule, size // element, segments), topology, element)

@@ -44,7 +44,7 @@ def test_the_parts_of_a_step_take_as_much_longer(tmp_path) -> None:
     ("text", "says"),
     [
         ("contention=1.2/1.4", "begins with 1.2"),
-        ("contention=1/0.9", "has 0.9"),
+        ("contention=1/0.9", r"contention\[1\] = '0.9': it must be a number, 1 or more"),
         ("contention=1/x", r"contention\[1\] = 'x': it must be a number"),
     ],
 )

@@ -5,10 +5,11 @@ from closed_forms import CLOSED_FORMS, Uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collective_prices import play_seconds, uniform_cluster
+from collective_prices import uniform_cluster
 from paceline.clusters.cluster import Link
 from paceline.collectives import SCHEDULES, build_schedule
 from paceline.collectives.schedule import chunk_bounds
+from paceline.costs.message_simulation import simulate_messages
 from paceline.costs.topology import Topology
 from schedule_reference import schedule_bytes
 
@@ -22,7 +23,7 @@ def hosts(count: int, reduce: float = GAMMA) -> Topology:
 
 
 def play(name: str, topology: Topology, size: int, segments: int = 1) -> float:
-    return play_seconds(build_schedule(name, topology.workers), topology, size, 4, segments)
+    return simulate_messages(build_schedule(name, topology.workers), topology, size, 4, segments)
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
@@ -64,7 +65,7 @@ def test_messages_of_a_pair_hide_each_others_latency():
 @settings(max_examples=60, deadline=None)
 def test_no_link_carries_more_than_it_can_and_everything_arrives(name, workers, items, segments):
     schedule, topology = build_schedule(name, [*range(workers)]), hosts(workers)
-    seconds = play_seconds(schedule, topology, 4 * items, 4, segments)
+    seconds = simulate_messages(schedule, topology, 4 * items, 4, segments)
     busiest = max(max(schedule_bytes(schedule, 4 * items, rank, 4)) for rank in range(workers))
     slack = 4 * schedule.round_count * (len(chunk_bounds(items, schedule.chunks)) + segments)
     assert seconds >= (busiest - slack) * BETA

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from collective_prices import play_seconds
 from paceline.clusters.cluster import Cluster, Device, Host, Link
 from paceline.collectives import SCHEDULES, build_schedule, find_schedule
 from paceline.costs import schedules
 from paceline.costs.collectives import AllReduceCosts
+from paceline.costs.message_simulation import simulate_messages
 from paceline.costs.schedules import ScheduleTimer
 from paceline.costs.topology import Topology
 
@@ -55,7 +55,7 @@ KINDS = ("alike", "several a host", "a slow link", "one far away", "all differen
 
 def executed(name: str, topology: Topology, size: int) -> float:
     schedule = build_schedule(name, topology.workers)
-    return play_seconds(schedule, topology, size, 4, schedule.segments(size))
+    return simulate_messages(schedule, topology, size, 4, schedule.segments(size))
 
 
 @pytest.mark.parametrize("kind", KINDS)

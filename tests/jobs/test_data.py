@@ -9,6 +9,7 @@ from paceline.errors import UsageError
 from paceline.jobs import DATA
 from paceline.jobs.data import DatasetData, TensorData, as_data
 from paceline.jobs.datasets import Images, Synthetic
+from paceline.jobs.job import Data
 
 
 class Squares(Dataset[tuple[torch.Tensor, int]]):
@@ -24,6 +25,11 @@ class Squares(Dataset[tuple[torch.Tensor, int]]):
 def synthetic(settings: str = "") -> Images:
     images: Images = specs.build(f"synthetic:{settings}", DATA, "data").load(None)
     return images
+
+
+def everything(data: Data) -> tuple[torch.Tensor, torch.Tensor]:
+    inputs, targets = data.take(torch.arange(len(data)))
+    return inputs, targets
 
 
 def test_a_torch_dataset_gives_what_tensors_give() -> None:
@@ -86,20 +92,22 @@ def test_inputs_without_targets_are_refused() -> None:
 
 def test_synthetic_images_have_the_shape_that_was_asked_for_and_come_from_the_seed() -> None:
     images = synthetic("shape=1x5x9,classes=4,train=30,test=20")
-    assert images.train.inputs.shape == (30, 1, 5, 9)
-    assert len(images.test) == 20
-    assert set(images.train.targets.tolist()) <= {0, 1, 2, 3}
+    inputs, targets = everything(images.train)
+    assert inputs.shape == (30, *images.shape) == (30, 1, 5, 9)
+    assert len(images.test) == len(everything(images.test)[0]) == 20
+    assert set(targets.tolist()) <= {0, 1, 2, 3}
     again, other = (synthetic(f"shape=1x5x9,classes=4,train=30,test=20,seed={seed}") for seed in (0, 1))
-    assert torch.equal(images.train.inputs, again.train.inputs)
-    assert not torch.equal(images.train.inputs, other.train.inputs)
+    assert torch.equal(inputs, everything(again.train)[0])
+    assert not torch.equal(inputs, everything(other.train)[0])
 
 
 def test_synthetic_images_can_be_learned_from_the_training_part() -> None:
     images = synthetic("shape=1x8x8,train=500,test=200")
-    centres = torch.stack([images.train.inputs[images.train.targets == c].mean(dim=0) for c in range(10)])
-    nearest = torch.cdist(images.test.inputs.flatten(1), centres.flatten(1)).argmin(dim=1)
-    assert (nearest == images.test.targets).float().mean() > 0.8, "the classes carry no signal"
-    assert abs(images.train.inputs.std() - 1) < 0.2
+    (inputs, targets), (test, labels) = everything(images.train), everything(images.test)
+    centres = torch.stack([inputs[targets == c].mean(dim=0) for c in range(10)])
+    nearest = torch.cdist(test.flatten(1), centres.flatten(1)).argmin(dim=1)
+    assert (nearest == labels).float().mean() > 0.8, "the classes carry no signal"
+    assert abs(inputs.std() - 1) < 0.2
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from paceline.runtimes.live.run_store import check_equal
 from paceline.runtimes.live.worker import recorder as recorder_module
 from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
 from paceline.runtimes.live.worker.recorder import StepRecorder
-from paceline.runtimes.live.worker.reporter import gather_totals
+from paceline.runtimes.live.worker.records import gather_totals
 from paceline.runtimes.live.worker.run import WorkerRun, seed_device
 from paceline.runtimes.live.worker.start import run_worker
 from paceline.runtimes.replica import stream_seed
@@ -66,6 +66,17 @@ class ScriptedGroup:
         return [document, *self.documents]
 
 
+class Written(list[StepRecord]):
+    """Takes what is recorded in place of a file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flushed: list[int] = []
+
+    def flush(self) -> None:
+        self.flushed.append(len(self))
+
+
 class Clock:
     def __init__(self) -> None:
         self.time = 100.0
@@ -82,8 +93,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_time_in_an_exchange_beyond_the_shortest_is_waiting(clock: Clock) -> None:
-    written: list[StepRecord] = []
-    recorder = StepRecorder(ScriptedGroup(shortest=[0.5, 2.0]), written.append, TimeLedger(), begun=10.0)
+    written = Written()
+    recorder = StepRecorder(ScriptedGroup(shortest=[0.5, 2.0]), written, TimeLedger(), begun=10.0)
     for length in (2.0, 1.0):
         clock.time += 3.0
         recorder.mark("forward")
@@ -105,8 +116,8 @@ def test_time_in_an_exchange_beyond_the_shortest_is_waiting(clock: Clock) -> Non
 
 
 def test_what_is_pending_when_a_run_fails_is_written_as_communication(clock: Clock) -> None:
-    written: list[StepRecord] = []
-    recorder = StepRecorder(ScriptedGroup(), written.append, TimeLedger())
+    written = Written()
+    recorder = StepRecorder(ScriptedGroup(), written, TimeLedger())
     clock.time += 1.0
     recorder.exchanged(1, 1)
     recorder.give_up(step=4)
@@ -114,8 +125,8 @@ def test_what_is_pending_when_a_run_fails_is_written_as_communication(clock: Clo
 
 
 def test_many_exchanges_are_settled_without_a_meeting(clock: Clock) -> None:
-    written: list[StepRecord] = []
-    recorder = StepRecorder(ScriptedGroup(), written.append, TimeLedger())
+    written = Written()
+    recorder = StepRecorder(ScriptedGroup(), written, TimeLedger())
     for step in range(recorder_module.SETTLE_AFTER + 1):
         recorder.exchanged(1, 1)
         recorder.close(step)
@@ -124,10 +135,8 @@ def test_many_exchanges_are_settled_without_a_meeting(clock: Clock) -> None:
 
 def test_a_long_way_without_exchanges_keeps_no_records(clock: Clock) -> None:
     """If this failed, memory would grow for as long as a local round is, and a killed worker lose all of it."""
-    written: list[StepRecord] = []
-    flushed: list[int] = []
-    group = ScriptedGroup()
-    recorder = StepRecorder(group, written.append, TimeLedger(), flush=lambda: flushed.append(len(written)))
+    written, group = Written(), ScriptedGroup()
+    recorder = StepRecorder(group, written, TimeLedger())
     for step in range(1, 3 * recorder_module.LONG):
         recorder.pace(step - 1)
         clock.time += 1.0
@@ -136,13 +145,13 @@ def test_a_long_way_without_exchanges_keeps_no_records(clock: Clock) -> None:
             recorder.exchanged(1, 1)
         recorder.close(step)
     assert len(written) == 3 * recorder_module.LONG - 1
-    assert flushed == [recorder_module.LONG], "what is settled is on the disk"
+    assert written.flushed == [recorder_module.LONG], "what is settled is on the disk"
     assert group.comparisons == 1, "between two exchanges workers do not wait for each other"
 
 
 def test_short_rounds_are_not_settled_one_by_one(clock: Clock) -> None:
     group = ScriptedGroup()
-    recorder = StepRecorder(group, lambda _: None, TimeLedger())
+    recorder = StepRecorder(group, Written(), TimeLedger())
     for step in range(1, recorder_module.LONG):
         recorder.pace(step)
         if step % 16 == 0:
@@ -153,8 +162,8 @@ def test_short_rounds_are_not_settled_one_by_one(clock: Clock) -> None:
 
 def test_a_step_that_was_not_applied_is_not_kept_by_a_run_that_resumes(clock: Clock) -> None:
     """If this failed, its samples would be counted twice after a resume from the step before it."""
-    written: list[StepRecord] = []
-    recorder = StepRecorder(ScriptedGroup(), written.append, TimeLedger())
+    written = Written()
+    recorder = StepRecorder(ScriptedGroup(), written, TimeLedger())
     recorder.mark("forward")
     recorder.count(8)
     recorder.give_up(step=20)
@@ -389,10 +398,10 @@ def test_a_worker_that_has_saved_waits_for_the_others_and_does_not_stand_still(c
 
     run = object.__new__(WorkerRun)
     run.comm, run.me, run.position = Waiting(), SimpleNamespace(rank=0, clock=1), Position()  # type: ignore[assignment]
-    run.held = SimpleNamespace(commit=lambda *_: phases.append(f"{phases[-1]}: commits"))  # type: ignore[assignment]
+    run.records = SimpleNamespace(commit=lambda *_: phases.append(f"{phases[-1]}: commits"))  # type: ignore[assignment]
     run._write_checkpoint = lambda: phases.append(f"{phases[-1]}: saves")  # type: ignore[method-assign]
     run.heartbeat = SimpleNamespace(enter=phases.append)  # type: ignore[assignment]
-    run.recorder = StepRecorder(ScriptedGroup(), lambda _: None, TimeLedger())
+    run.recorder = StepRecorder(ScriptedGroup(), Written(), TimeLedger())
     run._save(Save())
     assert [said for said in phases if ":" in said] == [
         "checkpoint: saves",
@@ -405,5 +414,5 @@ def test_totals_stand_at_the_place_of_their_rank(tmp_path: Path) -> None:
     """If this failed, a worker that joined as rank 3 after a rank was refused would be told of as rank 2."""
     told = [{"rank": rank, "totals": asdict(Totals(steps=rank + 1)), "load": None} for rank in (0, 1, 3)]
     comm = SimpleNamespace(exchange=lambda _: told, rank=0, workers=2)
-    totals, _ = gather_totals(comm, RunFolder(tmp_path), TimeLedger())  # type: ignore[arg-type]
+    totals, _ = gather_totals(comm, RunFolder(tmp_path), Totals(), None)  # type: ignore[arg-type]
     assert [one.steps for one in totals] == [1, 2, 0, 4]

@@ -13,7 +13,7 @@ from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_config, write_config
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.request import LiveOptions, ProcessTask
-from paceline.runtimes.live.worker.run_folder import agree_on_folder
+from paceline.runtimes.live.worker.records import agree_on_folder
 from paceline.runtimes.settings import Settings
 
 SETTINGS = Settings(job=JobSpec(), batch_sizes=(8, 8), epochs=1)
@@ -62,7 +62,7 @@ def test_the_second_host_makes_the_folder_or_finds_that_it_is_shared(tmp_path):
 def test_a_folder_of_another_run_is_refused_and_stays_as_it_is(tmp_path):
     """If this failed, two runs of one second would mix on a host that they share."""
     other = new_identity(SETTINGS)
-    folder = create_new(tmp_path, "x", datetime.now(UTC), lambda draft: describe(draft, other))
+    folder = create_new(tmp_path, "x", lambda draft: describe(draft, other))
     before = {path.name: path.read_bytes() for path in folder.path.iterdir()}
     with pytest.raises(UsageError, match=f"belongs to run {other.run}, and this is run "):
         agree(tmp_path, folder.path.name, new_identity(SETTINGS))

@@ -6,13 +6,9 @@ import pytest
 import torch
 
 from paceline.errors import RunFailed
-from paceline.runtimes.live.worker.recorder import (
-    DriftCheck,
-    exact_hash,
-    find_drift,
-    parameter_hash,
-)
-from paceline.runtimes.live.worker.run_folder import load_shared
+from paceline.records.spans import TimeLedger
+from paceline.runtimes.live.worker.recorder import StepRecorder, exact_hash, find_drift, parameter_hash
+from paceline.runtimes.live.worker.records import load_shared
 from paceline.strategies.base import Worker
 
 
@@ -35,10 +31,15 @@ def test_a_hash_knows_every_bit_but_those_of_what_is_no_number(dtype):
 
 
 class Script:
-    """The hashes that all workers have exchanged."""
+    """The hashes that all workers have exchanged; the other one's number differs by ``other``."""
+
+    workers, other = 2, 0
 
     def __init__(self, hashes: str) -> None:
         self.hashes = hashes
+
+    def minimum(self, numbers: torch.Tensor) -> None:
+        numbers[-2] += self.other
 
     def exchange(self, _):
         return list(self.hashes)
@@ -56,15 +57,15 @@ def test_those_who_differ_from_most_are_named():
 
 def test_a_difference_is_told_with_the_last_step_at_which_there_was_none():
     me = Worker(0, 2, torch.ones(4), torch.zeros(4), torch.zeros(0))
-    alike = DriftCheck(Script("ab"), me)
+    group = Script("ab")
+    recorder = StepRecorder(group, SimpleNamespace(flush=lambda: None), TimeLedger(), replica=me)
     me.clock = 64
-    alike.compare(alike.numbers())
-    me.clock = 128
-    number, negative = alike.numbers()
+    recorder.settle()
+    me.clock, group.other = 128, -1
     with pytest.raises(
         RunFailed, match="at step 128 the parameters of ranks 0 and 1 differ, and at step 64 all"
     ):
-        alike.compare([number - 1, negative])
+        recorder.settle()
 
 
 def test_replicas_that_differ_in_a_checkpoint_are_named_and_it_is_not_used():

@@ -41,7 +41,7 @@ def test_a_folder_says_when_and_what_and_stays_in_its_place(name, expected):
 
 
 def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path):
-    names = {create_new(tmp_path / "runs", "digits", NOON, nothing).path.name for _ in range(20)}
+    names = {create_new(tmp_path / "runs", "digits", nothing).path.name for _ in range(20)}
     assert len(names) == 20
     assert sorted(names) == sorted(path.name for path in (tmp_path / "runs").iterdir()), "drafts stay"
 

@@ -115,17 +115,21 @@ def test_several_servers_add_up_what_adds_up_and_staleness_is_that_of_the_first(
     ]
 
 
-def test_of_many_workers_those_that_waited_longest_are_shown():
+def test_of_many_workers_the_fastest_the_slowest_and_those_that_waited_longest_are_shown():
     crew = [worker(500, 5.0 + rank, wait=15.0 - rank) for rank in range(16)]
     crew[12] = worker(500, 7.0, wait=63.0)
     lines = served(crew, server({0: 8000}))
     assert lines[3:7] == [
         "rank 12 waited longest for others, 90 % of its time",
         "worker                  steps   waited      %",
-        "  rank 0                  500     15 s   75 %",
+        "  rank 0, fastest         500     15 s   75 %",
         "  rank 1                  500     14 s   70 %",
     ]
-    assert [line.split()[1] for line in lines[5:13]] == ["0", "1", "2", "3", "4", "5", "6", "12"]
+    assert [line.split()[1].strip(",") for line in lines[5:13]] == ["0", "1", "2", "3", "4", "5", "12", "15"]
+    assert lines[12:14] == [
+        "  rank 15, slowest        500        -    0 %",
+        "  8 more that waited less are left out",
+    ]
 
 
 def test_a_crowd_that_comes_and_goes_is_counted_and_not_listed():

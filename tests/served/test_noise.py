@@ -23,7 +23,9 @@ FOURTH = "a9ff535aace3db6a1da1a7fb00fe2de2622bb373abad9fb42c00e0"
 
 
 def side(ephemeral: str) -> Handshake:
-    return Handshake(SECRET, PROLOGUE, X25519PrivateKey.from_private_bytes(bytes.fromhex(ephemeral)))
+    handshake = Handshake(SECRET, PROLOGUE)
+    handshake._own = X25519PrivateKey.from_private_bytes(bytes.fromhex(ephemeral))
+    return handshake
 
 
 def test_the_published_vector() -> None:

@@ -75,20 +75,26 @@ def test_a_place_outside_of_the_memory_is_refused(offset: int) -> None:
         mapped.view(0, 100, torch.float64)
 
 
+def naming(hello: Hello, **other: object) -> Hello:
+    """A Hello that names other memory."""
+    assert hello.memory is not None
+    return replace(hello, memory=replace(hello.memory, **other))
+
+
 def test_memory_that_is_not_the_workers_is_not_mapped() -> None:
     """On another host the process means nothing, or another one."""
     memory, *_ = flat_memory(100)
     hello = memory.hello(0)
     assert attach(hello, shard(100), 0, 1) is not None
-    assert attach(replace(hello, token="00" * 32), shard(100), 0, 1) is None, "another token"
-    assert attach(replace(hello, token="no hex"), shard(100), 0, 1) is None
-    assert attach(replace(hello, token=""), shard(100), 0, 1) is None
+    assert attach(naming(hello, token=bytes(32)), shard(100), 0, 1) is None, "another token"
+    assert attach(naming(hello, token=b"no token"), shard(100), 0, 1) is None
+    assert attach(naming(hello, token=b""), shard(100), 0, 1) is None
     assert attach(hello, shard(99), 0, 1) is None, "another model"
     assert attach(hello, shard(100), 0, 2) is None, "another number of servers"
     assert attach(hello, torch.empty(100, dtype=torch.float64), 0, 1) is None
     assert attach(Hello(0), shard(100), 0, 1) is None
-    assert attach(replace(hello, process=2**40), shard(100), 0, 1) is None
-    assert attach(replace(hello, descriptor=2**40), shard(100), 0, 1) is None
+    assert attach(naming(hello, process=2**40), shard(100), 0, 1) is None
+    assert attach(naming(hello, descriptor=2**40), shard(100), 0, 1) is None
     memory.seal()
     assert attach(hello, shard(100), 0, 1) is None, "it is closed"
 
@@ -108,7 +114,7 @@ def test_what_another_process_has_open_is_not_written_to(tmp_path: Path) -> None
     file = tmp_path / "thesis"
     file.write_bytes(b"x" * 3 * 4096)
     with file.open("r+b") as opened:
-        assert attach(replace(memory.hello(0), descriptor=opened.fileno()), shard(100), 0, 1) is None
+        assert attach(naming(memory.hello(0), descriptor=opened.fileno()), shard(100), 0, 1) is None
     assert file.read_bytes() == b"x" * 3 * 4096
     memory.seal()
 

@@ -136,8 +136,7 @@ def test_a_server_never_waits_for_a_worker_that_does_not_read() -> None:
 
 def test_a_worker_is_heard_while_it_lives() -> None:
     with a_server() as server:
-        with a_worker(server) as (worker, *_):
-            worker.start_heartbeat(0)
+        with a_worker(server):
             time.sleep(1.2)  # busy with other things
             assert time.monotonic() - server.heard(0) < 1
         time.sleep(0.2)

@@ -2,6 +2,7 @@
 
 import struct
 from dataclasses import fields, is_dataclass
+from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -25,10 +26,11 @@ from paceline.runtimes.live.wire.messages import (
     Refusal,
     Welcome,
 )
+from paceline.shm.segment import Handle
 from paceline.strategies.effects import Peer
 from paceline.strategies.messages import Leave, Model, Push
 
-ALL = Accepted(kinds=frozenset(KINDS), shard=torch.zeros(7), limit=10_000)
+ALL = Accepted(kinds=frozenset(KINDS), shard=torch.zeros(7))
 REASONS = {
     "malformed",
     "out of range",
@@ -59,6 +61,9 @@ def values(kind: type, type_: Any) -> st.SearchStrategy[Any]:
         return st.lists(values(kind, get_args(type_)[0]), max_size=5).map(tuple)
     if get_origin(type_) is Literal:
         return st.sampled_from(get_args(type_))
+    if type_ == Handle | None:
+        token = st.binary(min_size=32, max_size=32)
+        return st.none() | st.builds(Handle, st.integers(1, 2**22), st.integers(0, 2**30), token)
     return st.booleans() if type_ is bool else st.text(max_size=50)
 
 
@@ -73,9 +78,9 @@ def messages() -> st.SearchStrategy[Any]:
 def unpack(packet: Any, accepted: Accepted = ALL) -> Envelope:
     """The message in a header and a body, as an end of a connection reads it."""
     header, body = packet
-    envelope, tensor = encoding.unpack(header, len(body), accepted, SENDER)
+    envelope, memory = encoding.unpack(header, len(body), accepted, STRANGER)
     if body:
-        encoding.bytes_of(tensor)[:] = body
+        memory[:] = body
     return envelope
 
 
@@ -134,8 +139,8 @@ def test_random_bytes_are_refused(header: bytes, body: bytes, marked: bool) -> N
         unpack((bytes([KINDS.index(Push), 0]) + header if marked else header, body), NOTHING)
 
 
-SENDER = Peer("worker", -1)
-NOTHING = Accepted(kinds=frozenset(), shard=torch.zeros(7), limit=10_000)
+STRANGER = SimpleNamespace(peer=Peer("worker", -1), memory=None)
+NOTHING = Accepted(kinds=frozenset(), shard=torch.zeros(7))
 
 
 def push(length: int, dtype: torch.dtype = torch.float32) -> Push:
@@ -172,7 +177,7 @@ def tensor_header(place: Any) -> tuple[bytes, bytes]:
         (pack(Model(torch.zeros(7), 1, 2, 3, float("nan"))), "out of range"),
         (pack(Model(torch.zeros(7), 1, 2, 3, float("inf"))), "out of range"),
         (pack(Hello(-1)), "out of range"),
-        (pack(Contribution("sum", 0, torch.zeros(2_501))), "too large"),
+        (pack(Contribution("sum", 0, torch.empty(encoding.MAX_TENSOR // 4 + 1))), "too large"),
         ((header(Goodbye(0, 0, "left")) + bytes(2**18), b""), "too large"),
         ((header(Refusal("x"))[:-1] + b"\xff", b""), "malformed"),
         ((header(Refusal("x")) + b"\0", b""), "malformed"),
@@ -198,7 +203,7 @@ def test_a_length_that_promises_too_much_takes_no_memory() -> None:
     for length, reason in ((2**40, "too large"), (2**62, "malformed")):
         fields = {"op": "sum", "root": 0, "tensor": [0, length, None]}
         with pytest.raises(MessageRefused, match=reason):
-            encoding.unpack(start + msgspec.msgpack.encode(fields), 2**64, ALL, SENDER)
+            encoding.unpack(start + msgspec.msgpack.encode(fields), 2**64, ALL, STRANGER)
 
 
 def test_messages_have_one_direction() -> None:
@@ -218,6 +223,6 @@ def test_a_tensor_is_sent_from_where_it_lies() -> None:
 def test_a_tensor_is_received_where_it_is_wanted() -> None:
     landing = torch.zeros(7)
     model = Model(torch.arange(7.0), 1, 2, 3, 0.5)
-    envelope = unpack(pack(model), Accepted(kinds=TO_WORKER, shard=landing, in_place=True))
+    envelope = unpack(pack(model), Accepted(kinds=TO_WORKER, shard=landing))
     assert envelope.message.params is landing
     assert torch.equal(landing, model.params)

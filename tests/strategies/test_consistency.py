@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.strategies.consistency import ConsistencyRule, Gate, Quorum, StalenessBound
+from paceline.strategies.consistency import Gate
+from paceline.strategies.parameter_server import ParameterServer, StaleSynchronous, Synchronous
 
 CREW = 5
 MOVES = {
@@ -23,8 +24,8 @@ MOVES = {
 }
 """What a worker may do next, by where it is; a lost one was given up by the server and does not know it."""
 
-bounds = st.sampled_from([0, 1, 3, inf]).map(StalenessBound)
-rules = st.one_of(bounds, st.integers(0, CREW).map(Quorum))
+bounds = st.sampled_from([0, 1, 3, inf]).map(lambda bound: StaleSynchronous(staleness=bound))
+rules = st.one_of(bounds, st.integers(0, CREW).map(lambda backup: Synchronous(backup=backup)))
 moves = st.lists(st.tuples(st.integers(0, CREW - 1), st.integers(0, 3)), min_size=1, max_size=60)
 founders = st.sets(st.integers(0, CREW - 1))
 
@@ -47,7 +48,7 @@ class Worker:
 class Book:
     """The slow and obvious reference: the definitions of the papers, looked up anew for everybody."""
 
-    rule: ConsistencyRule
+    rule: ParameterServer
     awaited: set[int]
     workers: dict[int, Worker] = field(default_factory=lambda: {rank: Worker() for rank in range(CREW)})
 
@@ -93,9 +94,9 @@ class Book:
         worker.place = after[what]
 
     def may_go_on(self, rank: int) -> bool:
-        if isinstance(self.rule, StalenessBound):
+        if isinstance(self.rule, StaleSynchronous):
             return all(self.workers[rank].clock - other <= self.rule.staleness for other in self.clocks())
-        assert isinstance(self.rule, Quorum)
+        assert isinstance(self.rule, Synchronous)
         missing = len(self.at("computes"))
         return missing <= self.rule.backup or missing == 0
 
@@ -126,9 +127,9 @@ class Turn(NamedTuple):
     expected: list[int]
 
 
-def play(rule: ConsistencyRule, awaited: set[int], script: list[tuple[int, int]]) -> Iterator[Turn]:
+def play(rule: ParameterServer, awaited: set[int], script: list[tuple[int, int]]) -> Iterator[Turn]:
     """Any legal interleaving, move by move, with those who were let pass after each."""
-    gate, book = Gate(rule, awaited), Book(rule, set(awaited))
+    gate, book = Gate(rule.may_proceed, awaited), Book(rule, set(awaited))
     for rank, choice in script:
         legal = MOVES[book.workers[rank].place]
         what = legal[choice % len(legal)]
@@ -140,7 +141,7 @@ def play(rule: ConsistencyRule, awaited: set[int], script: list[tuple[int, int]]
 
 @given(rules, founders, moves)
 def test_who_passes_is_what_the_definitions_say(
-    rule: ConsistencyRule, awaited: set[int], script: list[tuple[int, int]]
+    rule: ParameterServer, awaited: set[int], script: list[tuple[int, int]]
 ) -> None:
     for turn in play(rule, awaited, script):
         assert turn.passed == turn.expected
@@ -151,7 +152,7 @@ def test_who_passes_is_what_the_definitions_say(
 
 @given(bounds, moves)
 def test_nobody_runs_ahead_of_the_bound_and_nobody_waits_without_need(
-    rule: StalenessBound, script: list[tuple[int, int]]
+    rule: StaleSynchronous, script: list[tuple[int, int]]
 ) -> None:
     for turn in play(rule, set(), script):
         clocks = {rank: one.clock for rank, one in turn.gate.workers.items() if not one.paused}
@@ -161,7 +162,7 @@ def test_nobody_runs_ahead_of_the_bound_and_nobody_waits_without_need(
 
 
 @given(rules, moves)
-def test_who_leaves_or_rests_holds_nobody_back(rule: ConsistencyRule, script: list[tuple[int, int]]) -> None:
+def test_who_leaves_or_rests_holds_nobody_back(rule: ParameterServer, script: list[tuple[int, int]]) -> None:
     *_, turn = play(rule, set(), script)
     for waiting in turn.book.at("waits", "coming"):
         for away in ("rest", "leave") if waiting in turn.book.at("waits") else ("leave",):
@@ -174,7 +175,7 @@ def test_who_leaves_or_rests_holds_nobody_back(rule: ConsistencyRule, script: li
 
 @given(rules, moves)
 def test_a_newcomer_neither_lowers_the_slowest_clock_nor_holds_back_a_round_that_is_whole(
-    rule: ConsistencyRule, script: list[tuple[int, int]]
+    rule: ParameterServer, script: list[tuple[int, int]]
 ) -> None:
     for turn in play(rule, set(), script):
         without = turn.before.copy()
@@ -188,7 +189,7 @@ def test_a_newcomer_neither_lowers_the_slowest_clock_nor_holds_back_a_round_that
 
 @pytest.mark.parametrize("backup", [0, 1])
 def test_a_round_is_over_when_all_but_the_back_up_workers_have_handed_in(backup: int) -> None:
-    gate = Gate(Quorum(backup))
+    gate = Gate(Synchronous(backup=backup).may_proceed)
     for rank in range(3):
         gate.join(rank)
         assert gate.proceeding() == [rank]
@@ -201,7 +202,7 @@ def test_a_round_is_over_when_all_but_the_back_up_workers_have_handed_in(backup:
 
 
 def test_an_excused_worker_is_not_counted_among_those_who_have_handed_in() -> None:
-    gate = Gate(Quorum(1))
+    gate = Gate(Synchronous(backup=1).may_proceed)
     for rank in range(3):
         gate.join(rank)
     gate.proceeding()
@@ -215,7 +216,7 @@ def test_an_excused_worker_is_not_counted_among_those_who_have_handed_in() -> No
 
 
 def test_a_newcomer_stays_out_until_a_meeting_is_over_for_all() -> None:
-    gate = Gate(Quorum(0))
+    gate = Gate(Synchronous(backup=0).may_proceed)
     gate.join(0)
     gate.join(1)
     assert gate.proceeding() == [0, 1]
@@ -233,7 +234,7 @@ def test_a_newcomer_stays_out_until_a_meeting_is_over_for_all() -> None:
 
 
 def test_those_who_begin_a_run_begin_together_or_without_whom_has_died() -> None:
-    gate = Gate(StalenessBound(0), initial_workers=(0, 1, 2))
+    gate = Gate(StaleSynchronous(staleness=0).may_proceed, initial_workers=(0, 1, 2))
     gate.join(0)
     gate.join(2)
     assert gate.proceeding() == []
@@ -244,7 +245,7 @@ def test_those_who_begin_a_run_begin_together_or_without_whom_has_died() -> None
 
 
 def test_whom_another_gate_has_let_in_passes_although_others_meet() -> None:
-    gate = Gate(Quorum(0), initial_workers=(0,))
+    gate = Gate(Synchronous(backup=0).may_proceed, initial_workers=(0,))
     gate.enter(0)
     assert gate.proceeding() == [0]
     gate.pause(0)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline.errors import UsageError
+from paceline.strategies import build_strategy
 from paceline.strategies.base import Server, Worker
 from paceline.strategies.effects import AllReduce, Gradient, Peer, Program
 from paceline.strategies.messages import Pull, Push
@@ -344,13 +345,13 @@ def test_a_pull_alone_is_answered_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "build",
+    ("spec", "rule"),
     [
-        lambda: Synchronous(backup=-1),
-        lambda: StaleSynchronous(staleness=-1),
-        lambda: Asynchronous(every=-0.1),
+        ("ps:backup=-1", "it must be at least 0"),
+        ("ssp:staleness=-1", "it must be at least 0"),
+        ("async:every=-0.1", "at least 0.001 seconds between updates, or 0 to update with every gradient"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(build: Callable[[], ParameterServer]) -> None:
-    with pytest.raises(UsageError, match="-"):
-        build()
+def test_settings_that_mean_nothing_are_refused(spec: str, rule: str) -> None:
+    with pytest.raises(UsageError, match=rule):
+        build_strategy(spec)

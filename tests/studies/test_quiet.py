@@ -31,10 +31,15 @@ class Stated:
         return replace(LOAD, others=next(self._others, 0.0))
 
 
-def machine(*others: float, busy: bool = False, patience: float = 5.0) -> tuple[QuietMachine, list[str]]:
+@pytest.fixture(autouse=True)
+def _in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.studies.calibrate.device.PATIENCE", 5.0)
+    monkeypatch.setattr("paceline.studies.calibrate.device.WINDOW", 0.0)
+
+
+def machine(*others: float, busy: bool = False) -> tuple[QuietMachine, list[str]]:
     said: list[str] = []
-    meter = cast("LoadMeter", Stated(*others))
-    return QuietMachine(meter, said.append, busy=busy, patience=patience, window=0.0), said
+    return QuietMachine(cast("LoadMeter", Stated(*others)), said.append, busy=busy), said
 
 
 def test_it_waits_until_nothing_else_computes_and_says_so() -> None:
@@ -75,8 +80,7 @@ def test_a_profile_of_a_busy_machine_is_refused(
 ) -> None:
     """If this failed, predictions would be a third too slow, and nobody would know why."""
     monkeypatch.setattr(LoadMeter, "load", lambda self: replace(LOAD, others=0.9))
-    usual = {"busy": False, "patience": 0.0, "window": 0.0}
-    monkeypatch.setattr(QuietMachine.__init__, "__kwdefaults__", usual)
+    monkeypatch.setattr("paceline.studies.calibrate.device.PATIENCE", 0.0)
     assert main(["calibrate", "device", "--seconds", "2", "--out", str(tmp_path / "here.json")]) == 1
     assert "other processes use 0.9 of 2 cores on here" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

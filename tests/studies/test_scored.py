@@ -1,6 +1,7 @@
 """A prediction beside the record of a run: here the run is virtual too, so both must agree."""
 
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def record(tmp_path: Path) -> RunFolder:
     folder = RunFolder(tmp_path)
     run = SETUP.run(2, 20)
     cluster = replace(SETUP.cluster, times=SETUP.times)
-    with FolderRecorder(folder, 2, 20) as recorder:
+    with closing(FolderRecorder(folder, 2, 20)) as recorder:
         costs = stated_costs(cluster, run.settings.batch_sizes, {})
         simulate(Simulation(run, cluster, costs, gradients=False, recorder=recorder))
     return folder

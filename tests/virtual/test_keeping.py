@@ -1,5 +1,7 @@
 """What a simulated run keeps in its folder."""
 
+from contextlib import closing
+
 import pytest
 
 from paceline.records.folder import RunFolder
@@ -12,6 +14,6 @@ from paceline.runtimes.virtual.recording import MOST_STEPS, MOST_WORKERS, Folder
 )
 def test_steps_are_kept_only_where_they_fit(tmp_path, workers: int, steps: int, detailed: bool) -> None:
     """If this failed, thousands of workers would run out of open files, or a long run fill the disk."""
-    with FolderRecorder(RunFolder(tmp_path), workers, steps) as recorder:
+    with closing(FolderRecorder(RunFolder(tmp_path), workers, steps)) as recorder:
         assert recorder.detailed is detailed
     assert len(RunFolder(tmp_path).event_files()) == (workers if detailed else 0)

@@ -30,30 +30,18 @@ SCHEMA = 2
 WHAT = Group("What is measured", sort_key=1)
 SHOWN = Group("What is written and shown", sort_key=5)
 
+FLAG = Parameter(negative=(), show_default=False)
+
 Threads = Annotated[int | None, Parameter(converter=whole, group=WHAT)]
-Busy = Annotated[
-    bool,
-    Parameter(
-        group=WHAT,
-        negative=(),
-        show_default=False,
-        help="Measure though other processes compute, and mark the profile: predictions will say so.",
-    ),
-]
+Busy = Annotated[bool, FLAG, Parameter(group=WHAT)]
 Out = Annotated[Path, Parameter(group=SHOWN, help="Where to write the profile.")]
-Json = Annotated[
-    bool,
-    Parameter(
-        name="--json", group=SHOWN, negative=(), show_default=False, help="One JSON document instead of text."
-    ),
-]
+Json = Annotated[bool, FLAG, Parameter(name="--json", group=SHOWN, help="One JSON document instead of text.")]
 
 app = App(
     name="calibrate",
     help="Measure this machine, so that predictions know it: 'paceline predict MODEL --profile FILE'.",
     version_flags=[],
 )
-
 
 TASKS = ("device", "links", "record", "table")
 
@@ -92,6 +80,7 @@ def device(
     Args:
         seconds: How long to measure (default 180); more is more accurate.
         threads: Threads that a worker computes with (default 1, or as OMP_NUM_THREADS says).
+        busy: Measure though other processes compute, and mark the profile: predictions will say so.
         name: What to call the machine (default: its host name).
     """
     from paceline.reports.calibrate import render_device
@@ -129,6 +118,7 @@ def links(
 
     Args:
         profile: The profile that is added to, on the host of rank 0; its workers have one thread.
+        busy: Measure though other processes compute, and mark the profile: predictions will say so.
         out: Where to write the profile (default: where it was).
     """
     from paceline.reports.calibrate import render_links

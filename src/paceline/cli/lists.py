@@ -26,15 +26,12 @@ def _lister(
         described = {name: specs.describe(path) for name, path in table.items()}
         known = sizes()
         if as_json:
-            entries = {
-                name: {
-                    "help": line,
-                    **known.get(name, {}),
-                    "settings": [vars(setting) for setting in settings],
+            return _print_json(
+                {
+                    name: {"help": line, **known.get(name, {}), "settings": [*map(vars, settings)]}
+                    for name, (line, settings) in described.items()
                 }
-                for name, (line, settings) in described.items()
-            }
-            return _print_json(entries)
+            )
         grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
         for name, (line, settings) in described.items():
             grid.add_row(f"[bold]{name}[/bold]", line)
@@ -78,35 +75,21 @@ _WIDTH = 110
 
 
 def devices(*, as_json: AsJson = False) -> None:
-    sheets = all_devices()
-    peaks = [f"{name}\nTFLOP/s" for name in ("fp32", *FORMATS)]
-    rows = [
-        [
-            sheet.name,
-            f"{sheet.title}, {sheet.cores} cores" if sheet.kind == "cpu" else sheet.title,
-            *(
-                _or_dash(peak / 1e12)
-                for peak in (sheet.flops, *(sheet.tensor_flops.get(name, 0) for name in FORMATS))
-            ),
-            f"{sheet.bandwidth / 1e9:,.4g}",
-            _or_dash(sheet.memory / 2**30),
-        ]
-        for sheet in sheets.values()
-    ]
-    _print_sheets(["device", "", *peaks, "memory\nGB/s", "\nGiB"], rows, sheets, as_json=as_json)
+    sheets, rows = all_devices(), []
+    for sheet in sheets.values():
+        title = f"{sheet.title}, {sheet.cores} cores" if sheet.kind == "cpu" else sheet.title
+        peaks = [sheet.flops, *(sheet.tensor_flops.get(name, 0) for name in FORMATS)]
+        memory = [f"{sheet.bandwidth / 1e9:,.4g}", _or_dash(sheet.memory / 2**30)]
+        rows.append([sheet.name, title, *(_or_dash(peak / 1e12) for peak in peaks), *memory])
+    formats = [f"{name}\nTFLOP/s" for name in ("fp32", *FORMATS)]
+    _print_sheets(["device", "", *formats, "memory\nGB/s", "\nGiB"], rows, sheets, as_json=as_json)
 
 
 def networks(*, as_json: AsJson = False) -> None:
-    sheets = all_networks()
-    rows = [
-        [
-            sheet.name,
-            f"{sheet.title}{', inside a host' if sheet.inside else ''}",
-            f"{sheet.bandwidth * 8 / 1e9:,.4g}",
-            f"{sheet.latency * 1e6:.3g}",
-        ]
-        for sheet in sheets.values()
-    ]
+    sheets, rows = all_networks(), []
+    for sheet in sheets.values():
+        title = f"{sheet.title}{', inside a host' if sheet.inside else ''}"
+        rows.append([sheet.name, title, f"{sheet.bandwidth * 8 / 1e9:,.4g}", f"{sheet.latency * 1e6:.3g}"])
     _print_sheets(["network", "", "each way\nGbit/s", "latency\nus"], rows, sheets, as_json=as_json)
 
 

@@ -16,6 +16,10 @@ from paceline.collectives import SCHEDULES, check_collective
 from paceline.errors import UsageError, say_on_stderr
 from paceline.jobs.spec import JobSpec
 from paceline.records.files import to_document
+from paceline.runtimes.live.heartbeat import Heartbeat
+from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.secret import NEEDED, Secret
+from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.settings import Every, Settings
 from paceline.strategies import STRATEGIES
 
@@ -23,13 +27,10 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from paceline.records.summary import Observer
-    from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.launcher.processes import LaunchPlan
-    from paceline.runtimes.live.process_info import ProcessInfo
-    from paceline.runtimes.live.signals import StopRequest
     from paceline.runtimes.live.worker.guard import HasEnding
 
-WorkerTask = Callable[["ProcessInfo", "Heartbeat", "StopRequest"], "HasEnding"]
+WorkerTask = Callable[[ProcessInfo, Heartbeat, StopRequest], "HasEnding"]
 
 JOB = Group("What is trained", sort_key=1)
 AGREE = Group("How the workers agree", sort_key=2)
@@ -57,10 +58,19 @@ def whole(kind: object, tokens: Sequence[Token]) -> int:  # noqa: ARG001
         raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
 
 
+Whole = Parameter(converter=whole)
+
+
 def given(options: "DataclassInstance") -> dict[str, object]:
     """The options that were given, by name; those that were not are None, or False."""
     values = {field.name: getattr(options, field.name) for field in fields(options)}
     return {name: value for name, value in values.items() if value is not None and value is not False}
+
+
+def given_for(kind: "type[DataclassInstance]", options: "DataclassInstance") -> dict[str, Any]:
+    """The options that were given and that are fields of ``kind``."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in given(options).items() if name in names}
 
 
 def given_options(options: "DataclassInstance") -> list[str]:
@@ -86,7 +96,7 @@ class RunOptions:
     """The optimizer's learning rate, for short."""
     schedule: Annotated[str | None, Parameter(group=JOB)] = None
     """The learning-rate schedule (default constant); see 'paceline schedules'."""
-    accumulate: Annotated[int | None, Parameter(converter=whole, group=JOB)] = None
+    accumulate: Annotated[int | None, Whole, Parameter(group=JOB)] = None
     """Mini-batches whose gradients are added up before each step (default 1)."""
     clip_norm: Annotated[float | None, Parameter(group=JOB)] = None
     """Scale gradients down to this norm wherever an optimizer steps (default: leave them)."""
@@ -94,13 +104,13 @@ class RunOptions:
     """Of forward and loss: fp32 (default), or bf16 by torch.autocast."""
     strategy: Annotated[str | None, Parameter(group=AGREE)] = None
     """How workers agree (default all-reduce), such as local-sgd:period=16; see 'paceline strategies'."""
-    servers: Annotated[int | None, Parameter(converter=whole, group=AGREE)] = None
+    servers: Annotated[int | None, Whole, Parameter(group=AGREE)] = None
     """Servers that keep the parameters, each an even part (default 1); of ps, ssp and async."""
     batch_size: Annotated[str | None, Parameter(name=["--batch-size", "-b"], group=AGREE)] = None
     """Samples of a worker's mini-batch (default 32); 48,16 gives each worker its own."""
     slow: Annotated[list[str] | None, Parameter(group=AGREE, negative=())] = None
     """Slow a rank down: 1=2.5 makes rank 1 compute 2.5 times as long. May be repeated."""
-    slow_turns: Annotated[int | None, Parameter(converter=whole, group=AGREE)] = None
+    slow_turns: Annotated[int | None, Whole, Parameter(group=AGREE)] = None
     """Slow ranks are slow for so many steps, then not for as many, in turn with each other (default always)."""
     buffers: Annotated[Literal["average", "rank0"] | None, Parameter(group=AGREE)] = None
     """Batch-norm statistics: averaged when the model is looked at (default), or rank 0's, sent at each step."""
@@ -108,21 +118,19 @@ class RunOptions:
         str | None,
         Parameter(group=AGREE, help=f"How all-reduces are done: native (default), {', '.join(SCHEDULES)}."),
     ] = None
-    epochs: Annotated[int | None, Parameter(converter=whole, group=LENGTH)] = None
+    epochs: Annotated[int | None, Whole, Parameter(group=LENGTH)] = None
     """Passes over the training data (default 30)."""
-    iterations: Annotated[
-        int | None, Parameter(converter=whole, name=["--iterations", "-i"], group=LENGTH)
-    ] = None
+    iterations: Annotated[int | None, Whole, Parameter(name=["--iterations", "-i"], group=LENGTH)] = None
     """Steps a worker, instead of epochs."""
     target_accuracy: Annotated[float | None, Parameter(group=LENGTH)] = None
     """Stop as soon as an evaluation reaches this accuracy, such as 0.97."""
-    seed: Annotated[int | None, Parameter(converter=whole, group=LENGTH)] = None
+    seed: Annotated[int | None, Whole, Parameter(group=LENGTH)] = None
     """Decides the first weights and the order of the data (default 1)."""
     evaluate_every: Annotated[str | None, Parameter(group=RECORD)] = None
     """'1 epoch' (default), '500 steps' or 'never'."""
     checkpoint_every: Annotated[str | None, Parameter(group=RECORD)] = None
     """'1 epoch' (default), '500 steps' or 'never'."""
-    keep: Annotated[int | None, Parameter(converter=whole, group=RECORD)] = None
+    keep: Annotated[int | None, Whole, Parameter(group=RECORD)] = None
     """How many checkpoints are kept (default 3)."""
 
     def __post_init__(self) -> None:
@@ -136,32 +144,27 @@ class RunOptions:
         """Resolve the options for so many workers; for None, without what is asked of single ranks."""
         if workers is None:
             return replace(self, batch_size=None, slow=None, slow_turns=None).settings(1)
-        names = {field.name for field in fields(Settings)} - {"job", "slow", "epochs"}
-        asked: dict[str, Any] = {name: value for name, value in given(self).items() if name in names}
+        asked = given_for(Settings, self)
         for name in ("evaluate", "checkpoint"):
             if (cadence := getattr(self, f"{name}_every")) is not None:
                 asked[name] = Every.parse(cadence, f"--{name}-every")
-        return Settings(
-            job=self._job(),
-            batch_sizes=parse_batch_sizes(self.batch_size, workers),
-            epochs=DEFAULT_EPOCHS if self.epochs is None and self.iterations is None else self.epochs,
-            slow=parse_slow(self.slow or []),
-            **asked,
-        )
+        if self.iterations is None:
+            asked.setdefault("epochs", DEFAULT_EPOCHS)
+        asked |= {"job": self._job(), "slow": parse_slow(self.slow or [])}
+        return Settings(batch_sizes=parse_batch_sizes(self.batch_size, workers), **asked)
 
     def _job(self) -> JobSpec:
-        known = given(self)
-        parts: dict[str, Any] = {name: known[name] for name in (*_PARTS, "lr") if name in known}
+        asked = given_for(JobSpec, self)
+        parts = [name for name in given(self) if name in (*_PARTS, "lr")]
         if self.job and parts:
-            option = f"--{next(iter(parts)).replace('_', '-')}"
             raise UsageError(
-                f"--job {self.job} brings its own parts, so {option} has no place; leave one of them out"
+                f"--job {self.job} brings its own parts, so --{parts[0].replace('_', '-')} has no place; "
+                "leave one of them out"
             )
-        if (rate := parts.pop("lr", None)) is not None:
-            optimizer = parts.get("optimizer", "sgd")
-            parts["optimizer"] = specs.with_setting(optimizer, jobs.OPTIMIZERS, "lr", repr(rate))
-        step = {name: getattr(self, name) for name in ("accumulate", "clip_norm", "precision")}
-        return JobSpec(path=self.job, **parts, **step)
+        if self.lr is not None:
+            optimizer = self.optimizer or JobSpec.optimizer
+            asked["optimizer"] = specs.with_setting(optimizer, jobs.OPTIMIZERS, "lr", repr(self.lr))
+        return JobSpec(path=self.job, **asked)
 
 
 @Parameter(name="*")
@@ -204,35 +207,28 @@ class KeepOptions:
 class PlaceOptions:
     """Where workers run; None means that an option was not given."""
 
-    workers: Annotated[int | None, Parameter(converter=whole, name=["--workers", "-np"], group=WHERE)] = None
+    workers: Annotated[int | None, Whole, Parameter(name=["--workers", "-np"], group=WHERE)] = None
     """Worker processes on this host (default 2)."""
-    nodes: Annotated[int | None, Parameter(converter=whole, name=["--nodes", "-n"], group=WHERE)] = None
+    nodes: Annotated[int | None, Whole, Parameter(name=["--nodes", "-n"], group=WHERE)] = None
     """Hosts that take part (default 1); start the command on each."""
-    node_rank: Annotated[int | None, Parameter(converter=whole, name=["--node-rank", "-nr"], group=WHERE)] = (
-        None
-    )
+    node_rank: Annotated[int | None, Whole, Parameter(name=["--node-rank", "-nr"], group=WHERE)] = None
     """Which of the hosts this is, from 0."""
     address: Annotated[str | None, Parameter(name=["--address", "-a"], group=WHERE)] = None
     """The host of node rank 0, as the others reach it."""
-    port: Annotated[int | None, Parameter(converter=whole, name=["--port", "-p"], group=WHERE)] = None
+    port: Annotated[int | None, Whole, Parameter(name=["--port", "-p"], group=WHERE)] = None
     """A free port on that host (default 29500)."""
     secret_file: Annotated[Path | None, Parameter(group=WHERE)] = None
     """What only the run's processes know, the same file on every host (made for you on one host)."""
 
     def plan(self, workers: int) -> "LaunchPlan":
         from paceline.runtimes.live.launcher.processes import LaunchPlan
-        from paceline.runtimes.live.secret import Secret
 
         if self.secret_file is not None:
             Secret.read(self.secret_file, say_on_stderr)
-        names = ("nodes", "address", "port", "node_rank", "secret_file")
-        asked: dict[str, Any] = {name: value for name, value in given(self).items() if name in names}
-        return LaunchPlan(workers=workers, **asked)
+        return LaunchPlan(**given_for(LaunchPlan, self) | {"workers": workers})
 
-    def under_launcher(self, info: "ProcessInfo") -> "ProcessInfo":
+    def under_launcher(self, info: ProcessInfo) -> ProcessInfo:
         """Refuse what another launcher decides, or does not watch: progress and, without servers, silence."""
-        from paceline.runtimes.live.secret import NEEDED, Secret
-
         decided = ["nodes", "node_rank", "address", "port", "hang_timeout"]
         decided += [] if info.servers else ["silence"]
         decided += ["workers"] if info.role == "worker" and self.workers != info.local_workers else []
@@ -253,8 +249,6 @@ class PlaceOptions:
 
 
 def run_workers(where: PlaceOptions, workers: int, task: WorkerTask) -> int:
-    from paceline.runtimes.live.process_info import ProcessInfo
-
     info = ProcessInfo.from_environment()
     return start_workers(where, workers) if info is None else be_worker(where, info, task)
 
@@ -268,7 +262,7 @@ def start_workers(where: PlaceOptions, workers: int) -> int:
     return launch_workers(where.plan(workers), main, sys.argv[1:])
 
 
-def be_worker(where: PlaceOptions, info: "ProcessInfo", task: WorkerTask) -> int:
+def be_worker(where: PlaceOptions, info: ProcessInfo, task: WorkerTask) -> int:
     from paceline.runtimes.live.worker.guard import run_guarded
 
     if info.launch is None:

@@ -18,19 +18,24 @@ from paceline.cli.options import (
     WHERE,
     KeepOptions,
     RunOptions,
+    Whole,
     given_options,
-    whole,
 )
+from paceline.clusters.cluster import Cluster, StepTimes
+from paceline.clusters.description import read_cluster
+from paceline.costs.recorded import typical_step
+from paceline.costs.stated import StatedCosts, stated_costs
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
+from paceline.records.servers import read_server_log
+from paceline.reports.progress import Tee
+from paceline.reports.timeline import is_short, sequential_updates, timeline_text
+from paceline.reports.trace import write_trace
 from paceline.runtimes.settings import Settings
 from paceline.units import parse_seconds
 
 if TYPE_CHECKING:
-    from paceline.clusters.cluster import Cluster
-    from paceline.costs.stated import StatedCosts
     from paceline.jobs.job import Job
-    from paceline.reports.progress import Tee
     from paceline.runtimes.prepare import Prepared
     from paceline.runtimes.virtual.recording import FolderRecorder
 
@@ -48,7 +53,7 @@ class ClusterOptions:
 
     cluster: Annotated[str | None, Parameter(group=WHERE)] = None
     """A .toml file, or inline: 'hosts=4,workers=2,bandwidth=1 Gbit/s,latency=50 us,forward=1 ms,backward=2 ms'."""
-    workers: Annotated[int | None, Parameter(converter=whole, name=["--workers", "-np"], group=WHERE)] = None
+    workers: Annotated[int | None, Whole, Parameter(name=["--workers", "-np"], group=WHERE)] = None
     """Without --cluster: this many hosts with one worker each (default 2)."""
     times: Annotated[Path | None, Parameter(group=WHERE)] = None
     """A run folder: a step takes as long here as its typical step took there, communication apart."""
@@ -69,10 +74,7 @@ class ClusterOptions:
         except UsageError as mistake:
             raise UsageError(f"--horizon: {mistake}") from mistake
 
-    def read(self) -> "Cluster":
-        from paceline.clusters.cluster import StepTimes
-        from paceline.clusters.description import read_cluster
-
+    def read(self) -> Cluster:
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"--workers {self.workers} is too small: at least 1 worker must train")
         times = "" if self.times else f",{TIMES}"
@@ -85,11 +87,8 @@ class ClusterOptions:
             )
         return cluster
 
-    def costs(self, cluster: "Cluster", settings: Settings) -> "StatedCosts":
+    def costs(self, cluster: Cluster, settings: Settings) -> StatedCosts:
         """How long things take there: as the cluster states it, or as a run was recorded."""
-        from paceline.clusters.cluster import StepTimes
-        from paceline.costs.recorded import typical_step
-        from paceline.costs.stated import stated_costs
         from paceline.runtimes.config import check_same_job
         from paceline.runtimes.threads import HostRoom
 
@@ -145,7 +144,7 @@ def _answer(path: Path, given: list[str], as_json: bool) -> int:
     _refuse(given, str(path))
     scenario = read_scenario(path)
     try:
-        rendered = RENDERERS[scenario.ask](scenario.answer())
+        words, lines, result = RENDERERS[scenario.ask](scenario.answer())
     except UsageError as mistake:
         raise mistake if str(path) in str(mistake) else UsageError(f"{path}: {mistake}") from mistake
     if as_json:
@@ -154,22 +153,18 @@ def _answer(path: Path, given: list[str], as_json: bool) -> int:
             "scenario": str(path),
             "about": scenario.about,
             "ask": scenario.ask,
-            "answer": rendered.answer,
-            "result": rendered.document,
+            "answer": words,
+            "result": result,
         }
         print(json.dumps(document))  # noqa: T201
     else:
-        blank = [""] if rendered.lines else []
-        print("\n".join([rendered.answer, f"({scenario.about})", *blank, *rendered.lines]))  # noqa: T201
+        print("\n".join([words, f"({scenario.about})", *([""] if lines else []), *lines]))  # noqa: T201
     return 0
 
 
 def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
     import torch
 
-    from paceline.records.servers import read_server_log
-    from paceline.reports.timeline import is_short, sequential_updates, timeline_text
-    from paceline.reports.trace import write_trace
     from paceline.runtimes.prepare import prepare
     from paceline.runtimes.virtual.simulate import simulate
     from paceline.runtimes.virtual.simulation import Simulation, check
@@ -221,15 +216,12 @@ def _recording(
     machinery: dict[str, Any],
     workers: int,
     clock: str,
-) -> Iterator[tuple["FolderRecorder", "Tee"]]:
-    from paceline.reports.progress import Tee
+) -> Iterator[tuple["FolderRecorder", Tee]]:
     from paceline.runtimes.virtual.recording import FolderRecorder, new_folder
 
     folder = new_folder(keep.parent, name, prepared.settings, machinery)
-    with (
-        FolderRecorder(folder, workers, prepared.triggers.last) as recorder,
-        closing(Tee([recorder, *keep.observers(prepared.settings, clock)])) as observer,
-    ):
+    recorder = FolderRecorder(folder, workers, prepared.triggers.last)
+    with closing(Tee([recorder, *keep.observers(prepared.settings, clock)])) as observer:
         yield recorder, observer
 
 

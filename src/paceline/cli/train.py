@@ -3,7 +3,6 @@
 import os
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,30 +16,22 @@ from paceline.cli.options import (
     KeepOptions,
     PlaceOptions,
     RunOptions,
+    Whole,
     given,
+    given_for,
     given_options,
-    whole,
 )
 from paceline.errors import BEFORE_FIRST_STEP, UsageError, say_on_stderr
 from paceline.records.folder import RunFolder
-from paceline.runtimes.settings import Settings
+from paceline.reports.progress import Tee
+from paceline.reports.trace import TraceObserver
+from paceline.runtimes.live.process_info import ProcessInfo
 
 if TYPE_CHECKING:
-    from paceline.records.summary import Observer
-    from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.runtimes.live.request import LiveOptions, TrainRequest
 
 _LATEST = Path("latest")
-_OWN_OF_A_JOINER = (
-    "--device",
-    "--threads",
-    "--timeout",
-    "--secret-file",
-    "--join",
-    "--trust",
-    "--runs",
-    "--job",
-)
+_JOINERS_OWN = ("--device", "--threads", "--timeout", "--secret-file", "--join", "--trust", "--runs", "--job")
 
 
 @Parameter(name="*")
@@ -52,7 +43,7 @@ class WhereOptions(PlaceOptions):
     """What computes (default cpu)."""
     backend: Annotated[str | None, Parameter(group=WHERE)] = None
     """What workers talk over: shm, gloo or nccl (default shm on one host, nccl on cuda, gloo across or by schedule)."""
-    threads: Annotated[int | None, Parameter(converter=whole, group=WHERE)] = None
+    threads: Annotated[int | None, Whole, Parameter(group=WHERE)] = None
     """Threads a worker computes with (default 1, or as OMP_NUM_THREADS says), however many workers there are."""
     timeout: Annotated[float | None, Parameter(group=WHERE)] = None
     """Seconds that a worker waits in an exchange before it gives the others up (default 300)."""
@@ -67,9 +58,7 @@ class WhereOptions(PlaceOptions):
         from paceline.runtimes.config import read_live
         from paceline.runtimes.live.request import LiveOptions
 
-        names = ("device", "backend", "threads", "timeout", "hang_timeout", "silence")
-        asked = {name: value for name, value in given(self).items() if name in names}
-        return LiveOptions(**(read_live(resume).machinery if resume else {}) | asked)
+        return LiveOptions(**(read_live(resume).machinery if resume else {}) | given_for(LiveOptions, self))
 
 
 @Parameter(name="*")
@@ -112,8 +101,6 @@ def train(
     command starts them itself. Exit code 1 where the run failed, for example because its loss is no number any more,
     and 3 where it did not reach --target-accuracy.
     """
-    from paceline.runtimes.live.process_info import ProcessInfo
-
     options, where = options or RunOptions(), where or WhereOptions()
     resume, keep = resume or ResumeOptions(), keep or KeepOptions()
     if where.join is not None:
@@ -134,7 +121,7 @@ def train(
             asked=options.settings,
             given=given(options),
             options=where.live(folder),
-            observe=partial(_observe, keep),
+            observe=lambda settings: Tee([*keep.observers(settings, "wall"), TraceObserver()]),
             runs=keep.parent,
             resume=folder,
             name=keep.name or "",
@@ -145,13 +132,6 @@ def train(
         if info is None:  # once workers run, their launcher handles it
             say_on_stderr(BEFORE_FIRST_STEP)
         raise
-
-
-def _observe(keep: KeepOptions, settings: Settings) -> "Observer":
-    from paceline.reports.progress import Tee
-    from paceline.reports.trace import TraceObserver
-
-    return Tee([*keep.observers(settings, "wall"), TraceObserver()])
 
 
 def _launch(request: "TrainRequest", where: WhereOptions) -> int:
@@ -172,7 +152,7 @@ def _launch(request: "TrainRequest", where: WhereOptions) -> int:
     return launch_training(request, where.plan(workers), main, sys.argv[1:])
 
 
-def _run_process(request: "TrainRequest", where: WhereOptions, info: "ProcessInfo") -> int:
+def _run_process(request: "TrainRequest", where: WhereOptions, info: ProcessInfo) -> int:
     from paceline.runtimes.live.worker.start import run_process
 
     spare_compiler()
@@ -185,7 +165,7 @@ def _join(
     run: str, options: RunOptions, where: WhereOptions, resume: ResumeOptions, keep: KeepOptions
 ) -> int:
     for option in (option for group in (where, resume, keep, options) for option in given_options(group)):
-        if option not in _OWN_OF_A_JOINER:
+        if option not in _JOINERS_OWN:
             raise UsageError(
                 f"{option} has no place beside --join {run}: the run that is joined decides it; leave it out"
             )
@@ -198,7 +178,7 @@ def _join(
 def reshard(
     run: Path,
     *,
-    workers: Annotated[int, Parameter(converter=whole, name=["--workers", "-np"])],
+    workers: Annotated[int, Whole, Parameter(name=["--workers", "-np"])],
     runs: Annotated[Path | None, Parameter(group=RECORD)] = None,
     trust: Annotated[bool, Parameter(group=RECORD, negative=(), show_default=False)] = False,
 ) -> None:

@@ -5,19 +5,17 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby, islice, pairwise
-from math import inf
 from typing import Annotated, Any, Literal, Self
 
 from msgspec import Meta
 
 from paceline.clusters.catalogue import DeviceSheet, NetworkSheet
-from paceline.clusters.toml_reader import Count, Number, Seconds
+from paceline.clusters.toml_reader import Count, Factor, Seconds
 from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown
 from paceline.units import show_rate, show_seconds
 
 Backend = Literal["shm", "gloo"]
-
 
 MOST_HOSTS = 1_000_000
 Hosts = Annotated[int, Meta(ge=1, le=MOST_HOSTS)]
@@ -67,11 +65,6 @@ def _check_contention(factors: Sequence[float], where: str) -> None:
         raise UsageError(
             f"contention of {where} begins with {factors[0]:g}: the first factor is that of one worker alone, 1"
         )
-    if not all(1 <= factor < inf for factor in factors):
-        raise UsageError(
-            f"contention of {where} has {min(factors):g}: workers that share a host never compute faster; write 1 or "
-            "more for each"
-        )
 
 
 def contention_factor(factors: Sequence[float], workers: int) -> float:
@@ -102,7 +95,7 @@ class Host:
     """After how many steps its workers leave; None: they stay to the end."""
     dies: Seconds | None = None
     """When its workers die, in seconds; None: never."""
-    contention: tuple[Number, ...] = ()
+    contention: tuple[Factor, ...] = ()
     """How many times as long computing takes with 1, 2, 3... of its workers at it; the first is 1."""
     backend: Backend = "shm"
     """How its workers all-reduce among themselves: in shared memory, or by Gloo through what is inside."""

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from paceline.clusters.toml_reader import Factor
 from paceline.errors import UsageError
 from paceline.records.files import DamagedFile, from_document, read_json, replacing, to_document
 
@@ -62,9 +63,9 @@ class Profile:
     """CPU or GPU by name, cores, threads a worker; and what disturbed the measurement, where anything did."""
     device: Mapping[str, Any]
     links: tuple[LinkFit, ...] = ()
-    contention: tuple[Positive, ...] = ()
+    contention: tuple[Factor, ...] = ()
     """How many times as long computing takes with 1, 2, 3... workers of the host at it; the first is 1."""
-    contention_short: tuple[Positive, ...] = ()
+    contention_short: tuple[Factor, ...] = ()
     """The same where they synchronise again after a moment: shared cores are then shared unevenly."""
     cipher: Positive | None = None
 

@@ -34,6 +34,10 @@ Whole = Annotated[int, Meta(ge=0, le=MOST)]
 Count = Annotated[int, Meta(ge=1, le=MOST)]
 Number = Annotated[float, Meta(description="a number, for example 1.5")]
 Positive = Annotated[float, Meta(gt=0, le=1e300, description="a number, more than 0, for example 1.5")]
+Factor = Annotated[
+    float,
+    Meta(ge=1, le=1e300, description="a number, 1 or more: workers that share a host never compute faster"),
+]
 Name = Annotated[str, Meta(min_length=1, description="a name in quotes")]
 
 
@@ -132,7 +136,7 @@ class Reader:
 
     def _read_list(self, key: str, value: Any, kind: Any) -> tuple[Any, ...]:
         """In an inline description, numbers stand between slashes: 1/1.4/2."""
-        found = value.split("/") if isinstance(value, str) and kind is Number else value
+        found = value.split("/") if isinstance(value, str) and get_args(kind)[0] is float else value
         if not isinstance(found, list):
             raise self.wrong(key, value, "it must be a list, in square brackets")
         return tuple(self._read(f"{key}[{place}]", one, kind) for place, one in enumerate(found))

@@ -1,7 +1,6 @@
 """What is sent in place of a whole gradient, by name; this table is the only other place that knows of a codec."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from paceline import specs
@@ -10,18 +9,16 @@ from paceline.errors import unknown
 if TYPE_CHECKING:
     from paceline.codecs.base import Codec
 
-CODECS: Mapping[str, str] = MappingProxyType(
-    {
-        "half": "paceline.codecs.lossy:Half",
-        "identity": "paceline.codecs.base:Identity",
-        "int8": "paceline.codecs.lossy:Int8",
-        "powersgd": "paceline.codecs.lossy:PowerSGD",
-        "random-k": "paceline.codecs.lossy:RandomK",
-        "sign": "paceline.codecs.lossy:Sign",
-        "threshold": "paceline.codecs.lossy:Threshold",
-        "top-k": "paceline.codecs.lossy:TopK",
-    }
-)
+CODECS: Mapping[str, str] = {
+    "half": "paceline.codecs.lossy:Half",
+    "identity": "paceline.codecs.base:Identity",
+    "int8": "paceline.codecs.lossy:Int8",
+    "powersgd": "paceline.codecs.lossy:PowerSGD",
+    "random-k": "paceline.codecs.lossy:RandomK",
+    "sign": "paceline.codecs.lossy:Sign",
+    "threshold": "paceline.codecs.lossy:Threshold",
+    "top-k": "paceline.codecs.lossy:TopK",
+}
 
 
 def build_codec(spec: str) -> "Codec":

@@ -3,38 +3,26 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from paceline.codecs.base import Message, elements
+from paceline.specs.ranges import NotNegative, Ratio, from_1_to
 
 LEVELS, BITS = 127, 8
 INDEX_BYTES, MOST_INDEXED = 4, 2**31
-
-
-def _check(name: str, value: float, inside: bool, rule: str) -> None:
-    if not inside:
-        raise ValueError(f"{name}={value} is out of range; it must {rule}")
-
-
-def _check_ratio(name: str, ratio: float) -> None:
-    _check(name, ratio, 0 < ratio <= 1, "be more than 0 and at most 1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Half:
     """Send every number in 16 bits."""
 
-    format: str = "bf16"
+    format: Literal["bf16", "fp16"] = "bf16"
     """bf16 has the range of 32 bits and 8 bits of precision; fp16 has 11 bits and overflows above 65,504."""
     sums: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.format not in ("bf16", "fp16"):
-            raise ValueError(f"format={self.format} is unknown; choose bf16 or fp16")
 
     def encode(self, tensor: Tensor) -> Message:
         return (tensor.to(torch.bfloat16 if self.format == "bf16" else torch.float16),)
@@ -50,12 +38,9 @@ class Half:
 class Int8:
     """Round numbers at random to 127 levels of their block's largest, unbiased (QSGD; Alistarh et al., 2017)."""
 
-    block: int = 2048
+    block: Annotated[int, from_1_to(2**24)] = 2048
     """Numbers that share a scale; fewer follow the gradient more closely and send more scales."""
     sums: ClassVar[bool] = False  # blocks of different workers have different scales
-
-    def __post_init__(self) -> None:
-        _check("block", self.block, 1 <= self.block <= 2**24, f"lie between 1 and {2**24}")
 
     def encode(self, tensor: Tensor) -> Message:
         flat = tensor.reshape(-1)
@@ -130,11 +115,8 @@ class _WithPlaces:
 class TopK(_WithPlaces):
     """Send the largest numbers and their places (Aji and Heafield, 2017)."""
 
-    ratio: float = 0.01
+    ratio: Ratio = 0.01
     """Part of the numbers that is sent; less is fewer bytes and more error to feed back."""
-
-    def __post_init__(self) -> None:
-        _check_ratio("ratio", self.ratio)
 
     def encode(self, tensor: Tensor) -> Message:
         flat = tensor.reshape(-1)
@@ -148,14 +130,10 @@ class TopK(_WithPlaces):
 class Threshold(_WithPlaces):
     """Send the numbers whose size is at least a bound, and their places (Strom, 2015)."""
 
-    bound: float = 0.001
+    bound: NotNegative = 0.001
     """The size from which a number is sent; higher is fewer bytes and more error to feed back."""
-    density: float = 0.01
+    density: Ratio = 0.01
     """Part of the numbers that is expected above the bound: what predictions count with, since only data can tell."""
-
-    def __post_init__(self) -> None:
-        _check_ratio("density", self.density)
-        _check("bound", self.bound, 0 <= self.bound < float("inf"), "be at least 0")
 
     def encode(self, tensor: Tensor) -> Message:
         flat = tensor.reshape(-1)
@@ -174,14 +152,11 @@ class Threshold(_WithPlaces):
 class RandomK:
     """Send numbers at places that a seed decides, the same for all workers, so that they add (Stich et al., 2018)."""
 
-    ratio: float = 0.01
+    ratio: Ratio = 0.01
     """Part of the numbers that is sent; less is fewer bytes and more error to feed back."""
     seed: int = 0
     """Decides the places; workers must agree on it, and change it from step to step."""
     sums: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _check_ratio("ratio", self.ratio)
 
     def encode(self, tensor: Tensor) -> Message:
         flat = tensor.reshape(-1)
@@ -205,12 +180,9 @@ class RandomK:
 class PowerSGD:
     """Send a matrix as the product of two thin ones, by one step of power iteration (Vogels et al., 2019)."""
 
-    rank: int = 4
+    rank: Annotated[int, from_1_to(4096)] = 4
     """Columns of the thin matrices; fewer are fewer bytes and more error to feed back."""
     sums: ClassVar[bool] = True  # thin matrices of all workers add: first P, then Q
-
-    def __post_init__(self) -> None:
-        _check("rank", self.rank, 1 <= self.rank <= 4096, "lie between 1 and 4096")
 
     def encode(self, tensor: Tensor) -> Message:
         """P and Q of a matrix; what has one dimension, or would not become smaller, is sent as it is."""

@@ -174,6 +174,8 @@ def through_server(topology: Topology, workers: Sequence[int], server: int, size
     there = [topology.to_server(host, server) for host in workers]
     back = [topology.from_server(server, host) for host in workers]
     for routes in (there, back):
-        crosses = sum((Counter(route.crosses) for route in routes), Counter[int]())
+        crosses = Counter[int]()
+        for route in routes:
+            crosses.update(route.crosses)
         stages.append(Stage.of(topology, max(route.latency for route in routes), size, crosses))
     return Price(tuple(stages))

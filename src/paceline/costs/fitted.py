@@ -145,11 +145,13 @@ def _inside(shape: Convolution) -> float:
 
 Array = NDArray[np.float64]
 Finite = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
+FourParts = Annotated[tuple[NotNegative, ...], msgspec.Meta(min_length=4, max_length=4)]
 
 LEVEL = 5.0
 """Prior standard deviation of the trend's level, in the unit of the values; wide."""
 SLOPE = 0.15
 """Prior standard deviation of the trend's slopes; narrow, so that few points do not tilt it."""
+CERTAIN = np.ones(1)
 STRETCHES = (0.7, 1.0, 1.6)
 VARIANCES = (0.1, 0.3)
 NOISES = (0.003, 0.01, 0.03, 0.1)
@@ -186,7 +188,7 @@ class Smoothness:
 
 
 def fit_curve(
-    points: Array, values: Array, scales: Array, choice: Smoothness, doubts: Array | None = None
+    points: Array, values: Array, scales: Array, choice: Smoothness, doubts: Array = CERTAIN
 ) -> tuple[FittedCurve, Array]:
     """The curve, and by how much each value is missed by the curve through all others.
 
@@ -194,19 +196,17 @@ def fit_curve(
     """
     # Rounded as they are in a profile, so that both predict the same.
     points, reach = np.round(points, 2), np.round(scales * choice.stretch, 3)
-    covariance = _covariance(points, points, reach, choice.variance)
-    noise = choice.noise * (np.ones(len(points)) if doubts is None else doubts)
-    inverse = np.linalg.inv(covariance + np.diag(noise))
+    noise = np.eye(len(points)) * choice.noise * doubts
+    inverse = np.linalg.inv(_covariance(points, points, reach, choice.variance) + noise)
     weights = inverse @ values
     return FittedCurve(points, np.round(weights, 9), reach, choice.variance), weights / np.diag(inverse)
 
 
-def best_smoothness(points: Array, values: Array, scales: Array, doubts: Array | None = None) -> Smoothness:
+def best_smoothness(points: Array, values: Array, scales: Array, doubts: Array = CERTAIN) -> Smoothness:
     """Of a few, the one whose curve misses the left-out value least; one that is in doubt counts less."""
-    trust = np.ones(len(points)) if doubts is None else 1 / np.sqrt(doubts)
 
     def missed(choice: Smoothness) -> float:
-        return float((trust * np.abs(fit_curve(points, values, scales, choice, doubts)[1])).mean())
+        return float((np.abs(fit_curve(points, values, scales, choice, doubts)[1]) / np.sqrt(doubts)).mean())
 
     choices = product(STRETCHES, VARIANCES, NOISES)
     return min((Smoothness(stretch=s, variance=v, noise=n) for s, v, n in choices), key=missed)
@@ -239,12 +239,7 @@ class Overhead:
 @dataclass(frozen=True, kw_only=True)
 class FreshMemory:
     page: NotNegative = 0.0
-    shares: Annotated[tuple[NotNegative, ...], msgspec.Meta(min_length=4, max_length=4)] = (
-        0.0,
-        0.0,
-        0.0,
-        1.0,
-    )
+    shares: FourParts = (0.0, 0.0, 0.0, 1.0)
     """How much of a result lies in such memory, 0 to 1: of those below each of ``SIZES``, and of the others."""
 
     def seconds(self, operator: Operator) -> float:

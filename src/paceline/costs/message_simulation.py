@@ -5,9 +5,8 @@ as it is exact, so ``schedules`` uses it for few messages only.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 
@@ -17,13 +16,25 @@ from paceline.costs.network import FlowNetwork
 from paceline.costs.topology import Route, Topology
 
 
-def rank_plans(schedule: Schedule, length: int, segments: int) -> Sequence[RankPlan]:
+def simulate_messages(
+    schedule: Schedule, topology: Topology, size: int, element: int = 1, segments: int = 1
+) -> float:
+    """Seconds of one all-reduce of ``size`` bytes in whole elements."""
     waves = pipelined(schedule, segments)
-    return [plan_rank(waves, rank, length) for rank in range(schedule.workers)]
+    simulation = _MessageSimulation(topology, element)
+    return simulation.run([plan_rank(waves, rank, size // element) for rank in range(schedule.workers)])
 
 
-def simulate_messages(plans: Sequence[RankPlan], topology: Topology, element: int) -> float:
-    return _MessageSimulation(plans, topology, element).run()
+@dataclass(slots=True, eq=False)
+class _Event:
+    """A message that arrives, or a time that is over."""
+
+    happened: bool = False
+    waiting: list["_Process"] = field(default_factory=list)
+
+
+_Process = Iterator[_Event]
+"""What a rank does, or a message on its way: it yields what it waits for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,74 +44,60 @@ class _Pair:
     route: Route
     sent: deque[int] = field(default_factory=deque)
     """Bytes of messages whose sender is ready."""
-    awaited: deque[Callable[[], None]] = field(default_factory=deque)
-    """What to do when they are there, for each that its receiver is ready for."""
-    ready: deque[tuple[int, Callable[[], None]]] = field(default_factory=deque)
-    busy: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Rank:
-    plan: RankPlan
-    reduce: float
-    step: int = -1
-    arrived: set[tuple[int, int]] = field(default_factory=set)
-    taken: int = 0
-    busy: bool = False
+    awaited: deque[_Event] = field(default_factory=deque)
+    """The arrivals of messages whose receiver is ready."""
+    last: _Event = field(default_factory=lambda: _Event(happened=True))
+    """The arrival of the last message that both ends have asked for."""
 
 
 class _MessageSimulation:
-    def __init__(self, plans: Sequence[RankPlan], topology: Topology, element: int) -> None:
+    def __init__(self, topology: Topology, element: int) -> None:
         self._topology, self._element = topology, element
-        devices = (topology.hosts[place].device for place in topology.workers)
-        self._ranks = [
-            _Rank(plan, device.reduce_seconds * element) for plan, device in zip(plans, devices, strict=True)
-        ]
         self._pairs: dict[tuple[int, int], _Pair] = {}
         self._network = FlowNetwork(topology.capacities)
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._planned: list[tuple[float, int, _Event]] = []
         self._numbers = count()
         self._now = 0.0
 
-    def run(self) -> float:
-        for rank, state in enumerate(self._ranks):
-            if state.plan.rounds:
-                self._post(rank, 0, early=True)
-                self._begin(rank)
-        while self._events or not self._network.idle:
+    def run(self, plans: list[RankPlan]) -> float:
+        for rank, plan in enumerate(plans):
+            self._resume(self._execute(rank, plan))
+        while self._planned or not self._network.idle:
             ends = self._network.next_end()
-            if self._events and self._events[0][0] <= ends:
-                self._now, _, happen = heappop(self._events)
-                happen()
+            if self._planned and self._planned[0][0] <= ends:
+                self._now, _, event = heappop(self._planned)
+                self._happen(event)
             else:
                 self._now = ends
                 self._network.advance(ends)
         return self._now
 
-    def _after(self, seconds: float, happen: Callable[[], None]) -> None:
-        heappush(self._events, (self._now + seconds, next(self._numbers), happen))
-
-    def _begin(self, rank: int) -> None:
-        """The next step: await what could not be awaited before, send, and await what may come early."""
-        state = self._ranks[rank]
-        state.step, state.taken = state.step + 1, 0
-        if state.step == len(state.plan.rounds):
-            return
-        self._post(rank, state.step, early=False)
-        for sent in state.plan.rounds[state.step].outgoing:
-            pair = self._pair(rank, sent.peer)
-            pair.sent.append(sent.length * self._element)
-            self._match(pair)
-        if state.step + 1 < len(state.plan.rounds):
-            self._post(rank, state.step + 1, early=True)
-        self._take(rank)
-
-    def _post(self, rank: int, step: int, *, early: bool) -> None:
-        for place, one in enumerate(self._ranks[rank].plan.rounds[step].incoming):
-            if one.early == early:
-                pair = self._pair(one.peer, rank)
-                pair.awaited.append(partial(self._arrive, rank, step, place))
+    def _execute(self, rank: int, plan: RankPlan) -> _Process:
+        """What ``Execution.run`` does."""
+        device = self._topology.hosts[self._topology.workers[rank]].device
+        early = self._post(rank, plan, 0, early=True)
+        for number, one in enumerate(plan.rounds):
+            arriving = early | self._post(rank, plan, number, early=False)
+            for sent in one.outgoing:
+                pair = self._pair(rank, sent.peer)
+                pair.sent.append(sent.length * self._element)
                 self._match(pair)
+            early = self._post(rank, plan, number + 1, early=True)
+            for index, received in enumerate(one.incoming):
+                yield arriving[index]
+                if received.reduce:
+                    yield self._after(device.reduce_seconds * self._element * received.length)
+
+    def _post(self, rank: int, plan: RankPlan, number: int, *, early: bool) -> dict[int, _Event]:
+        posted = {}
+        for one in plan.rounds[number : number + 1]:
+            for index, received in enumerate(one.incoming):
+                if received.early == early:
+                    posted[index] = _Event()
+                    pair = self._pair(received.peer, rank)
+                    pair.awaited.append(posted[index])
+                    self._match(pair)
+        return posted
 
     def _pair(self, source: int, target: int) -> _Pair:
         if (source, target) not in self._pairs:
@@ -109,49 +106,28 @@ class _MessageSimulation:
         return self._pairs[source, target]
 
     def _match(self, pair: _Pair) -> None:
-        """A message that both ends have asked for needs its latency, hidden where another is still passing."""
-        while pair.sent and pair.awaited:
-            message = (pair.sent.popleft(), pair.awaited.popleft())
+        if pair.sent and pair.awaited:
+            before, pair.last = pair.last, pair.awaited.popleft()
+            self._resume(self._carry(pair.route, pair.sent.popleft(), before, pair.last))
 
-            def ready(message: tuple[int, Callable[[], None]] = message) -> None:
-                pair.ready.append(message)
-                self._pass(pair)
+    def _carry(self, route: Route, size: int, before: _Event, arrival: _Event) -> _Process:
+        """A message that both ends have asked for; its latency is hidden where the one before is still passing."""
+        yield self._after(route.latency)
+        yield before
+        self._network.start(self._now, size, route.crosses, lambda _: self._happen(arrival))
 
-            self._after(pair.route.latency, ready)
+    def _after(self, seconds: float) -> _Event:
+        event = _Event()
+        heappush(self._planned, (self._now + seconds, next(self._numbers), event))
+        return event
 
-    def _pass(self, pair: _Pair) -> None:
-        if pair.busy or not pair.ready:
-            return
-        size, arrive = pair.ready.popleft()
-        pair.busy = True
+    def _happen(self, event: _Event) -> None:
+        event.happened = True
+        for process in event.waiting:
+            self._resume(process)
 
-        def done(now: float) -> None:
-            self._now = now
-            pair.busy = False
-            arrive()
-            self._pass(pair)
-
-        self._network.start(self._now, size, pair.route.crosses, done)
-
-    def _arrive(self, rank: int, step: int, place: int) -> None:
-        self._ranks[rank].arrived.add((step, place))
-        self._take(rank)
-
-    def _take(self, rank: int) -> None:
-        state = self._ranks[rank]
-        while not state.busy and state.step < len(state.plan.rounds):
-            incoming = state.plan.rounds[state.step].incoming
-            if state.taken == len(incoming):
-                self._begin(rank)
+    def _resume(self, process: _Process) -> None:
+        for event in process:
+            if not event.happened:
+                event.waiting.append(process)
                 return
-            if (state.step, state.taken) not in state.arrived:
-                return
-            state.busy = True
-            one = incoming[state.taken]
-            self._after(state.reduce * one.length if one.reduce else 0.0, partial(self._combined, rank))
-
-    def _combined(self, rank: int) -> None:
-        state = self._ranks[rank]
-        state.busy = False
-        state.taken += 1
-        self._take(rank)

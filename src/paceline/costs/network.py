@@ -164,19 +164,15 @@ class FlowNetwork:
             return
         self._settled = True
         sharing: dict[int, list[FlowGroup]] = {}
-        entangled = False
+        demand: dict[int, float] = {}
         for group in self._groups.values():
             if not group.shared:
                 group.rate = group.cap
-                continue
-            entangled = entangled or len(group.shared) > 1
-            for link, _ in group.shared:
+            for link, times in group.shared:
                 sharing.setdefault(link, []).append(group)
-        if entangled:
-            self._fill(sharing)
-        else:
-            for link, groups in sharing.items():
-                self._divide(link, groups)
+                demand[link] = demand.get(link, 0.0) + times * group.flows
+        if demand:
+            self._fill(sharing, demand)
         now, soonest = self._now, inf
         for group in self._groups.values():
             left = group.first() - group.sent
@@ -185,27 +181,10 @@ class FlowNetwork:
                 soonest = end
         self._next = soonest
 
-    def _divide(self, link: int, groups: list[FlowGroup]) -> None:
-        """Share one link among groups that share no other: those with the lowest cap come first."""
-        room = self._capacities[link]
-        demand = sum([group.shared[0][1] * group.flows for group in groups])
-        if len(groups) > 1:
-            groups.sort(key=lambda one: one.cap)
-        for group in groups:
-            each = room / demand
-            group.rate = rate = group.cap if group.cap < each else each
-            weight = group.shared[0][1] * group.flows
-            room -= rate * weight
-            demand -= weight
-
-    def _fill(self, sharing: dict[int, list[FlowGroup]]) -> None:
+    def _fill(self, sharing: dict[int, list[FlowGroup]], demand: dict[int, float]) -> None:
         """Fill all alike until a link is full or a group at its own limit, freeze those, go on."""
         waiting = {id(group): group for groups in sharing.values() for group in groups}
         slowest = sorted(waiting.values(), key=lambda one: -one.cap)
-        demand = {
-            link: sum([times * group.flows for group in groups for at, times in group.shared if at == link])
-            for link, groups in sharing.items()
-        }
         room = {link: self._capacities[link] for link in demand}
         while waiting:
             tightest = min(demand, key=lambda link: room[link] / demand[link])

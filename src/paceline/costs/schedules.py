@@ -13,12 +13,12 @@ from math import ceil, inf, log2
 
 import numpy as np
 
-from paceline.clusters.cluster import Cluster, HostGroup
+from paceline.clusters.cluster import Cluster, HostGroup, Link
 from paceline.collectives import build_schedule, find_schedule
 from paceline.collectives.schedule import Ranks, Schedule
-from paceline.costs.message_simulation import rank_plans, simulate_messages
+from paceline.costs.message_simulation import simulate_messages
 from paceline.costs.topology import HostRow, Topology
-from paceline.costs.waves import Links, Numbers, Wave, carried_chunks, counts_of, plan, schedule_among
+from paceline.costs.waves import Numbers, Wave, carried_chunks, counts_of, plan, schedule_among
 
 EXACT = 256
 """Messages up to which a schedule other than a ring is simulated message by message."""
@@ -31,8 +31,6 @@ NEAR = 1e-11
 
 HostRows = tuple[HostRow, ...]
 ScheduleFunction = Callable[[Ranks], Schedule]
-State = tuple[Numbers, Numbers, Numbers]
-"""When ranks begin their next round, when they began this one, and when what they last received was there."""
 
 
 def schedule_seconds(
@@ -53,8 +51,7 @@ def schedule_seconds(
 @lru_cache(maxsize=1024)
 def _simulated(collective: str, rows: HostRows, size: int, element: int, segments: int) -> float:
     topology = Topology(Cluster(groups=tuple(HostGroup(row.host, row.hosts) for row in rows)))
-    schedule = build_schedule(collective, topology.workers)
-    return simulate_messages(rank_plans(schedule, size // element, segments), topology, element)
+    return simulate_messages(build_schedule(collective, topology.workers), topology, size, element, segments)
 
 
 def _extrapolated(
@@ -88,7 +85,7 @@ class ScheduleTimer:
             self._rows = thinned(rows, MOST_HOSTS)
             self.schedule = schedule_among(function, counts_of(rows), counts_of(self._rows))
             self._each = hosts / sum(row.hosts for row in self._rows)
-        self._counts, self._links = counts_of(self._rows), Links.of(self._rows)
+        self._counts = counts_of(self._rows)
         self._known: dict[tuple[int, int], float] = {}
 
     def seconds(self, size: int, element: int = 1, segments: int = 1) -> float:
@@ -96,7 +93,7 @@ class ScheduleTimer:
             return 0.0
         chunk = element * -(-size // (element * self.schedule.chunks * segments))
         if (chunk, segments) not in self._known:
-            clock = _Clock(self._links, self._hides, chunk, self._each)
+            clock = _Clock(self._rows, self._hides, chunk, self._each)
             for wave, level, full in plan(self.schedule, self._counts, segments):
                 (clock.go_round if wave.times > 1 else clock.go_on)(wave, level, full)
             self._known[chunk, segments] = float(clock.now.max())
@@ -108,29 +105,38 @@ class ScheduleTimer:
 
     @cached_property
     def carried(self) -> tuple[float, dict[int, float]]:
-        numbers, first = (Topology.out_of, Topology.into, Topology.inside), 0
-        load, busiest = carried_chunks(self.schedule, self._counts), dict[int, float]()
-        for row in self._rows:
-            mine = load[:, first : first + row.hosts]
-            first += row.hosts
-            last = min(row.hosts, len(row.places)) - 1
-            # The last host that the topology tells apart stands for all that follow.
-            each = np.column_stack([mine[:, :last], mine[:, last:].max(axis=1)])
-            for number, chunks in zip(numbers, each.tolist(), strict=True):
-                for place, many in zip(row.places, chunks, strict=False):
-                    busiest[number(place)] = max(busiest.get(number(place), 0.0), many)
-        unit = min(chunks for chunks in busiest.values() if chunks)
-        return unit, {link: chunks / unit for link, chunks in busiest.items() if chunks}
+        """Chunks over the least busy link, and how many times as many over each, as the topology numbers links."""
+        # The last host of a row that the topology tells apart stands for all that follow.
+        places = np.concatenate(
+            [row.places.start + np.minimum(np.arange(row.hosts), len(row.places) - 1) for row in self._rows]
+        )
+        busiest = np.zeros((places.max() + 1, 3))
+        np.maximum.at(busiest, places, carried_chunks(self.schedule, self._counts).T)
+        links = {link: chunks for link, chunks in enumerate(busiest.ravel().tolist()) if chunks}
+        unit = min(links.values())
+        return unit, {link: chunks / unit for link, chunks in links.items()}
 
 
 class _Clock:
-    def __init__(self, links: Links, hides: bool, chunk: float, each: float) -> None:
-        self._links, self._hides, self._each = links, hides, each
-        self._chunk_seconds, self._reduce = chunk * links.byte_seconds, chunk * links.reduce
-        self.now = np.zeros(len(links.reduce))
+    def __init__(self, rows: HostRows, hides: bool, chunk: float, each: float) -> None:
+        self._hides, self._each = hides, each
+        hosts = [row.hosts for row in rows]
+
+        def of_links(value: Callable[[Link], float]) -> Numbers:
+            outside = np.repeat([value(row.host.link) for row in rows], hosts)
+            inside = np.repeat([value(row.host.inside) for row in rows], hosts)
+            return np.concatenate([outside, outside, inside])
+
+        self._latency = of_links(lambda link: link.latency)
+        self._passing = self._latency * np.tile(np.repeat([row.part for row in rows], hosts), 3)
+        """The latency as it counts for what passes through a host that stands for others, or for part of one."""
+        self._chunk_seconds = chunk * of_links(lambda link: 1 / link.bandwidth)
+        workers = [row.hosts * row.host.workers for row in rows]
+        self._reduce = chunk * np.repeat([row.host.device.reduce_seconds for row in rows], workers)
+        self.now = np.zeros(len(self._reduce))
         self._before = np.zeros_like(self.now)
         """When it began the one before, and posted what it receives in the next."""
-        many = len(links.latency)
+        many = len(self._latency)
         self._level = np.zeros(many, np.int64)
         self._ends, self._free = np.zeros(many), np.zeros(many)
         self._begun = np.zeros(many)
@@ -145,7 +151,7 @@ class _Clock:
             new = link[later]
             self._free[new], self._level[new], self._begun[new] = self._ends[new], level[later], inf
         ready = np.maximum(self.now[wave.sources], self._before[wave.targets])
-        ready += self._links.latency[wave.links].max(axis=0)
+        ready += self._latency[wave.links].max(axis=0)
         begun = np.maximum(ready, self._free[wave.links].max(axis=0))
         for link in wave.links:
             np.minimum.at(self._begun, link, begun)
@@ -153,12 +159,10 @@ class _Clock:
         ended = np.maximum(begun + alone, (self._begun[wave.links] + busy).max(axis=0))
         for link in wave.links:
             np.maximum.at(self._ends, link, ended)
-        targets = wave.targets[wave.firsts]
-        for ones in (wave.sources, targets):
+        for ones in (wave.sources, wave.targets):
             self._before[ones] = self.now[ones]
-        carry = np.maximum.reduceat(busy.max(axis=0), wave.firsts)
-        taken = np.maximum.reduceat(ended, wave.firsts) + self._reducing(wave, carry)
-        self.now[targets] = np.maximum(self.now[targets], taken)
+        taken = self._latest(wave, ended) + self._reducing(wave, busy.max(axis=0))
+        self.now = np.maximum(self.now, taken)
 
     def go_round(self, wave: Wave, level: Ranks, full: Numbers) -> None:  # noqa: ARG002
         """Many like waves in which every rank sends to the next; where all times grow alike, the rest is known.
@@ -168,56 +172,51 @@ class _Clock:
         rounds, least = max(1, round(wave.times / self._each)), self.now[wave.targets].min()
         ranks, sources = wave.targets, np.searchsorted(wave.targets, wave.sources)
         carry = (full * self._chunk_seconds[wave.links]).max(axis=0)
-        reducing = self._reducing(wave, carry)
-        latency = self._links.latency[wave.links].max(axis=0)
-        passing = self._links.passing[wave.links].max(axis=0)
-        begun = (self.now[ranks], self._before[ranks], self._ends[wave.links].max(axis=0))
-        state = _scaled(begun, least, 1 / self._each)
+        reducing = self._reducing(wave, carry)[ranks]
+        latency = self._latency[wave.links].max(axis=0)
+        passing = self._passing[wave.links].max(axis=0)
+        # When ranks begin their next round, when they began this one, when what they last received was there.
+        state = np.stack([self.now[ranks], self._before[ranks], self._ends[wave.links].max(axis=0)])
+        state = least + (state - least) / self._each
         looked_at, done, kept = {1, 2, 4, 8, 16, 32}, 0, (0, state)
         while done < rounds:
             now, before, there = state
             ready = np.maximum(now[sources] + passing, before + latency)
             arrived = np.maximum(ready, there) + carry
-            state = (np.maximum(arrived + reducing, now), now, arrived)
+            state = np.stack([np.maximum(arrived + reducing, now), now, arrived])
             done += 1
             if looked_at and (done in looked_at or done % len(ranks) == 0):
-                lag, grown = done - kept[0], _grown(kept[1], state)
+                lag, grown = done - kept[0], state - kept[1]
                 kept = (done, state)
-                if grown is not None:
+                if np.ptp(grown) <= NEAR * state[0].max():
                     jumps, looked_at = (rounds - done) // lag, set()
-                    state = tuple(part + jumps * grown for part in state)  # type: ignore[assignment]
+                    state = state + jumps * grown.max()
                     done += jumps * lag
-        state = _scaled(state, least, wave.times / rounds)
+        state = least + (state - least) * (wave.times / rounds)
         self.now[ranks], self._before[ranks] = state[:2]
         for link in wave.links:
             np.maximum.at(self._ends, link, state[2])
 
+    def _latest(self, wave: Wave, times: Numbers) -> Numbers:
+        """Of each rank's messages in a wave, the latest time; 0 where it has none."""
+        latest = np.zeros_like(self.now)
+        np.maximum.at(latest, wave.targets, times)
+        return latest
+
     def _reducing(self, wave: Wave, carry: Numbers) -> Numbers:
-        """How long each target still reduces when its last message is there.
+        """How long each rank still reduces when the last of its messages, of ``carry`` seconds each, is there.
 
         Messages of several sources arrive together, for they share the link. Pieces of one message arrive one after
         the other, and each is reduced while the next one travels.
         """
-        seconds = self._reduce[wave.targets[wave.firsts]]
-        reduced = np.add.reduceat(wave.reduced, wave.firsts)
+        parts, seconds = (wave.reduced, wave.largest, wave.chunks), self._latest(wave, carry)
+        reduced, largest, chunks = (np.bincount(wave.targets, part, len(seconds)) for part in parts)
+        whole = self._reduce * reduced
         if self._hides:
-            return np.maximum(0.0, seconds * reduced - carry)
-        last = seconds * np.add.reduceat(wave.largest, wave.firsts)
-        chunks = np.add.reduceat(wave.chunks, wave.firsts)
-        later = carry * (reduced - np.add.reduceat(wave.largest, wave.firsts)) / chunks
-        rest: Numbers = np.maximum(last, seconds * reduced - later)
+            return np.maximum(0.0, whole - seconds)
+        later = seconds * (reduced - largest) / np.maximum(chunks, 1)
+        rest: Numbers = np.maximum(self._reduce * largest, whole - later)
         return rest
-
-
-def _scaled(state: State, least: float, factor: float) -> State:
-    now, before, there = (least + factor * (part - least) for part in state)
-    return now, before, there
-
-
-def _grown(before: State, after: State) -> float | None:
-    grown = [new - old for old, new in zip(before, after, strict=True)]
-    low, high = min(float(part.min()) for part in grown), max(float(part.max()) for part in grown)
-    return high if high - low <= NEAR * float(after[0].max()) else None
 
 
 def thinned(rows: HostRows, most: int) -> HostRows:

@@ -1,14 +1,13 @@
 """A schedule's rounds on a cluster's links, as arrays: who sends to whom, over which links, and with whom at once."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import accumulate, groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from paceline.clusters.cluster import Link
 from paceline.collectives.schedule import Ranks, Round, Schedule
 from paceline.costs.topology import HostRow
 
@@ -46,67 +45,20 @@ class RankHosts:
         return load.astype(np.float64)
 
 
-@dataclass(frozen=True, eq=False)
-class Links:
-    byte_seconds: Numbers
-    latency: Numbers
-    passing: Numbers
-    """The latency as it counts for what passes through a host that stands for others, or for part of one."""
-    reduce: Numbers
-
-    @classmethod
-    def of(cls, rows: Sequence[HostRow]) -> "Links":
-        many = [row.hosts for row in rows]
-
-        def three(value: Callable[[Link], float]) -> Numbers:
-            out = np.repeat([value(row.host.link) for row in rows], many)
-            return np.concatenate([out, out, np.repeat([value(row.host.inside) for row in rows], many)])
-
-        latency, workers = three(lambda link: link.latency), [row.hosts * row.host.workers for row in rows]
-        return cls(
-            byte_seconds=three(lambda link: 1 / link.bandwidth),
-            latency=latency,
-            passing=np.tile(np.repeat([row.part for row in rows], many), 3) * latency,
-            reduce=np.repeat([row.host.device.reduce_seconds for row in rows], workers),
-        )
-
-
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Wave:
-    """Messages of one round, or of several rounds that segments are in; by target, those of a pair in one."""
+    """Messages of one round, or of several rounds that segments are in, by target; those of all segments are one."""
 
+    messages: Ranks
+    """Which of the schedule's they are, counted from its first round."""
     sources: Ranks
     targets: Ranks
     chunks: Ranks
     reduced: Ranks
     largest: Ranks
     links: Ranks
-    firsts: Ranks
-    order: Ranks
-    """Where each message was before they were sorted by target."""
-    kinds: tuple[tuple[tuple[int, int], int], ...]
-    """Which messages there are, as what tells them apart and how many."""
-    times: int = 1
-
-    @classmethod
-    def of(cls, under_way: Sequence[tuple[Round, int]], places: RankHosts) -> "Wave":
-        pairs: dict[tuple[int, int], list[tuple[Round, int]]] = {}
-        for turn, count in under_way:
-            pairs.setdefault((id(turn.sources), id(turn.targets)), []).append((turn, count))
-        columns, kinds = [], []
-        for key, same in pairs.items():
-            first = same[0][0]
-            total = sum(turn.lengths * count for turn, count in same)
-            added = sum(turn.lengths * turn.reduces * count for turn, count in same)
-            longest = np.max([turn.lengths * turn.reduces for turn, _ in same], axis=0)
-            columns.append((first.sources, first.targets, total, added, longest))
-            kinds.append((key, len(first.sources)))
-        order = np.argsort(np.concatenate([column[1] for column in columns]), kind="stable")
-        joined: list[Ranks] = [np.concatenate(column)[order] for column in zip(*columns, strict=True)]
-        sources, targets, chunks, reduced, largest = joined
-        firsts = np.flatnonzero(np.diff(targets, prepend=-1))
-        links = places.links(sources, targets)
-        return cls(sources, targets, chunks, reduced, largest, links, firsts, order, tuple(kinds))
+    times: int
+    """Of waves in a circle, in which each rank receives from one and sends to one: how many there are in a row."""
 
 
 Plan = tuple[tuple[Wave, Ranks, Numbers], ...]
@@ -129,9 +81,76 @@ def schedule_among(function: Callable[[Ranks], Schedule], counts: Counts, fewer:
 
 @lru_cache(maxsize=16)
 def plan(schedule: Schedule, counts: Counts, segments: int) -> Plan:
+    """Which messages are under way at the same time, and share links: those of one level.
+
+    A message's level is one more than that of whatever it has to wait for: what its sender received before, what its
+    receiver took in two rounds before, and the message before it between the same two.
+    """
     places = RankHosts.of(counts)
-    found = waves(schedule.rounds, segments, places)
-    return tuple((wave, *pace) for wave, pace in zip(found, paces(found, places), strict=True))
+    waves = _waves(schedule.rounds, segments, places)
+    now, before = np.zeros((2, schedule.workers), np.int64)
+    last = np.zeros(sum(len(turn.sources) for turn in schedule.rounds), np.int64)
+    levels: list[Ranks] = []
+    loads: dict[int, Numbers] = defaultdict(lambda: np.zeros(3 * places.hosts))
+    for wave in waves:
+        waits = np.maximum(now[wave.sources], before[wave.targets])
+        level = 1 + np.maximum(waits, last[wave.messages])
+        levels.append(level)
+        last[wave.messages] = ends = level + wave.times - 1
+        for ones in (wave.sources, wave.targets):
+            before[ones] = now[ones]
+        np.maximum.at(now, wave.targets, ends)
+        for one in np.unique(level).tolist() if wave.times == 1 else ():
+            here = level == one
+            loads[one] += places.load(wave.links[:, here], wave.chunks[here])
+    return tuple(
+        (wave, level, _full(wave, level, loads, places)) for wave, level in zip(waves, levels, strict=True)
+    )
+
+
+def _full(wave: Wave, level: Ranks, loads: Mapping[int, Numbers], places: RankHosts) -> Numbers:
+    if wave.times > 1:
+        return places.load(wave.links, wave.chunks)[wave.links]
+    present, which = np.unique(level, return_inverse=True)
+    full: Numbers = np.stack([loads[one] for one in present.tolist()])[which, wave.links]
+    return full
+
+
+def _waves(rounds: Sequence[Round], segments: int, places: RankHosts) -> list[Wave]:
+    """The waves that ``pipelined`` makes of a schedule: wave w is the rounds w - segments + 1 to w at the same time."""
+    kinds = np.repeat(np.arange(len(rounds)), [len(turn.sources) for turn in rounds])
+    sources = np.concatenate([turn.sources for turn in rounds])
+    targets = np.concatenate([turn.targets for turn in rounds])
+    lengths = np.concatenate([turn.lengths for turn in rounds])
+    reduced = np.concatenate([turn.lengths * turn.reduces for turn in rounds])
+    found: list[Wave] = []
+    for counts, times in _under_way([turn.times for turn in rounds], segments):
+        many = counts[kinds]
+        here = np.flatnonzero(many)
+        here = here[np.argsort(targets[here], kind="stable")]
+        ends = sources[here], targets[here]
+        circle = np.array_equal(np.unique(ends[0]), ends[1])
+        wave = Wave(
+            messages=here,
+            sources=ends[0],
+            targets=ends[1],
+            chunks=(lengths * many)[here],
+            reduced=(reduced * many)[here],
+            largest=reduced[here],
+            links=places.links(*ends),
+            times=times if circle else 1,
+        )
+        found += [wave] * (times // wave.times)
+    return found
+
+
+def _under_way(times: Sequence[int], segments: int) -> Iterator[tuple[Ranks, int]]:
+    """How many rounds of each kind are under way, and in how many waves in a row."""
+    ends = np.cumsum(times)
+    waves = np.arange(ends[-1] + segments - 1)[:, None]
+    counts = np.maximum(0, np.minimum(waves + 1, ends) - np.maximum(waves - segments + 1, ends - times))
+    changes = np.flatnonzero(np.diff(counts, axis=0, prepend=-1).any(axis=1))
+    return zip(counts[changes], np.diff(changes, append=len(waves)).tolist(), strict=True)
 
 
 @lru_cache(maxsize=32)
@@ -143,85 +162,3 @@ def carried_chunks(schedule: Schedule, counts: Counts) -> Numbers:
         links = places.links(turn.sources, turn.targets)
         load += places.load(links, turn.lengths * turn.times)
     return load.reshape(3, -1)
-
-
-def waves(rounds: Sequence[Round], segments: int, places: RankHosts) -> list[Wave]:
-    """The waves that ``pipelined`` makes of a schedule: wave w is the rounds w - segments + 1 to w at the same time."""
-    made: dict[tuple[int, ...], Wave] = {}
-    found: list[Wave] = []
-    for counts, times in _under_way([turn.times for turn in rounds], segments):
-        if counts not in made:
-            under_way = [(turn, count) for turn, count in zip(rounds, counts, strict=True) if count]
-            made[counts] = wave = Wave.of(under_way, places)
-            # In a circle each rank receives from one and sends to one.
-            once = len(wave.firsts) == len(wave.targets)
-            wave.times = times if once and np.array_equal(np.sort(wave.sources), wave.targets) else 1
-        found += [made[counts]] * (times // made[counts].times)
-    return found
-
-
-def _under_way(times: Sequence[int], segments: int) -> Iterator[tuple[tuple[int, ...], int]]:
-    """How many rounds of each kind are under way, and in how many waves in a row.
-
-    A kind that stands for many rounds is in full swing for most of them; only where one begins or ends is looked at
-    wave by wave.
-    """
-    ends = [0, *accumulate(times)]
-    last = ends[-1] + segments - 1
-    starts = {wave for end in ends for wave in range(end - 1, end + segments + 1) if 0 <= wave < last}
-
-    def counts(wave: int) -> tuple[int, ...]:
-        return tuple(
-            max(0, min(wave + 1, end) - max(wave - segments + 1, begin)) for begin, end in pairwise(ends)
-        )
-
-    spans = [(counts(wave), following - wave) for wave, following in pairwise([*sorted({0, *starts}), last])]
-    for same, found in groupby(spans, key=lambda span: span[0]):
-        yield same, sum(length for _, length in found)
-
-
-def paces(found: Sequence[Wave], places: RankHosts) -> list[tuple[Ranks, Numbers]]:
-    """For each wave the level of its messages, and the chunks over their two links while they are under way.
-
-    Messages of one level are under way at the same time and share links. A message's level is one more than that of
-    whatever it has to wait for: what its sender received before, what its receiver took in two rounds before, and the
-    message before it between the same two.
-    """
-    ranks = len(places.host_of)
-    now, before = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
-    pairs: dict[tuple[int, int], Ranks] = {}
-    levels: list[Ranks] = []
-    loads: dict[int, Numbers] = {}
-    for wave in found:
-        waits = np.maximum(now[wave.sources], before[wave.targets])
-        after = [pairs.get(key, np.zeros(many, np.int64)) for key, many in wave.kinds]
-        level = 1 + np.maximum(waits, np.concatenate(after)[wave.order])
-        levels.append(level)
-        last = level + wave.times - 1
-        unsorted = np.empty_like(last)
-        unsorted[wave.order] = last
-        cuts = np.cumsum([many for _, many in wave.kinds])[:-1]
-        pairs.update(zip((key for key, _ in wave.kinds), np.split(unsorted, cuts), strict=True))
-        for ones in (wave.sources, wave.targets):
-            before[ones] = now[ones]
-        np.maximum.at(now, wave.targets, last)
-        for one in _present(level) if wave.times == 1 else ():
-            here = level == one
-            load = places.load(wave.links[:, here], wave.chunks[here])
-            loads[one] = loads[one] + load if one in loads else load
-    return [(level, _full(wave, level, loads, places)) for wave, level in zip(found, levels, strict=True)]
-
-
-def _full(wave: Wave, level: Ranks, loads: dict[int, Numbers], places: RankHosts) -> Numbers:
-    if wave.times > 1:
-        return places.load(wave.links, wave.chunks)[wave.links]
-    full = np.empty(wave.links.shape)
-    for one in _present(level):
-        here = level == one
-        full[:, here] = loads[one][wave.links[:, here]]
-    return full
-
-
-def _present(level: Ranks) -> list[int]:
-    found: list[int] = np.flatnonzero(np.bincount(level)).tolist()
-    return found

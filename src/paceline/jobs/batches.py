@@ -66,11 +66,8 @@ def kept_outputs(model: nn.Module) -> Iterator[list[Any]]:
     def keep(_: nn.Module, __: Any, outputs: Any) -> None:
         kept[:] = [outputs]
 
-    hook = model.register_forward_hook(keep)
-    try:
+    with model.register_forward_hook(keep):
         yield kept
-    finally:
-        hook.remove()
 
 
 def map_tensors(

@@ -23,15 +23,7 @@ class TensorData:
             raise UsageError(
                 f"there are {len(inputs):,} inputs and {len(targets):,} targets; each input needs its target"
             )
-        self._tensors = inputs, targets
-
-    @property
-    def inputs(self) -> Tensor:
-        return self._tensors[0]
-
-    @property
-    def targets(self) -> Tensor:
-        return self._tensors[1]
+        self.inputs, self.targets = inputs, targets
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,22 +36,21 @@ class TensorData:
         return self.inputs.index_select(0, indices), self.targets.index_select(0, indices)
 
 
-class DrawnData(TensorData):
+class DrawnData:
     """Samples that ``draw`` makes, all at once, when the first is asked for; until then they take no memory."""
 
     def __init__(self, samples: int, shape: tuple[int, ...], draw: Callable[[], Batch]) -> None:
-        self._samples, self._shape, self._draw = samples, shape, draw
+        self._samples, self.shape, self._draw = samples, shape, draw
 
     @cached_property
-    def _tensors(self) -> Batch:  # type: ignore[override]
-        return self._draw()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._shape
+    def _data(self) -> TensorData:
+        return TensorData(*self._draw())
 
     def __len__(self) -> int:
         return self._samples
+
+    def take(self, indices: Tensor) -> Batch:
+        return self._data.take(indices)
 
 
 class DatasetData:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ from torch.nn.functional import interpolate
 from paceline.errors import UsageError
 from paceline.jobs.batches import Batch
 from paceline.jobs.data import DrawnData, TensorData
-from paceline.jobs.spec import ImageShape, at_least
+from paceline.jobs.spec import ImageShape
+from paceline.specs.ranges import Count, NotNegative, at_least
 
 FILES = Path(__file__).parent / "files"
 Labelled = tuple[Tensor, Tensor]
@@ -31,8 +32,8 @@ Labelled = tuple[Tensor, Tensor]
 class Images:
     """What a source gives: float32 images of about zero mean and unit variance, and int64 labels."""
 
-    train: TensorData
-    test: TensorData
+    train: TensorData | DrawnData
+    test: TensorData | DrawnData
     classes: int = 10
 
     @property
@@ -74,19 +75,14 @@ def find_files(name: str, folder: str | None) -> list[Path]:
 
 
 def _images(name: str, train: Labelled, test: Labelled) -> Images:
-    known = _places(name)
-    first, second = (normalised(*part, known["mean"], known["deviation"]) for part in (train, test))
-    return Images(first, second)
-
-
-def normalised(
-    pixels: Tensor, labels: Tensor, mean: Sequence[float], deviation: Sequence[float]
-) -> TensorData:
-    """Floats of about zero mean and unit variance, made in place, so that they take four bytes a pixel and no more."""
-    inputs = pixels.to(torch.float32, memory_format=torch.contiguous_format)
-    for channel, (middle, spread) in enumerate(zip(mean, deviation, strict=True)):
-        inputs[:, channel].sub_(255 * middle).div_(255 * spread)
-    return TensorData(inputs, labels.to(torch.int64))
+    """Make floats of about zero mean and unit variance, in place, so that they take four bytes a pixel and no more."""
+    known, made = _places(name), []
+    for pixels, labels in (train, test):
+        inputs = pixels.to(torch.float32, memory_format=torch.contiguous_format)
+        for channel, (middle, spread) in enumerate(zip(known["mean"], known["deviation"], strict=True)):
+            inputs[:, channel].sub_(255 * middle).div_(255 * spread)
+        made.append(TensorData(inputs, labels.to(torch.int64)))
+    return Images(made[0], made[1])
 
 
 def broken(path: Path, why: str) -> UsageError:
@@ -120,12 +116,7 @@ class Digits:
         )
         is_test = torch.zeros(len(labels), dtype=torch.bool)
         is_test[labels.argsort(stable=True)[::5]] = True
-        scale = 16 / 255  # the brightest pixel is 16
-        train, test = (
-            normalised(pixels[part], labels[part], (0.3058 * scale,), (0.3762 * scale,))
-            for part in (~is_test, is_test)
-        )
-        return Images(train, test)
+        return _images("digits", (pixels[~is_test], labels[~is_test]), (pixels[is_test], labels[is_test]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,21 +230,16 @@ class Synthetic:
 
     shape: ImageShape = ImageShape((3, 32, 32))
     """Channels x height x width."""
-    classes: int = 10
+    classes: Annotated[int, at_least(2)] = 10
     """How many kinds of image there are."""
-    train: int = 2000
+    train: Count = 2000
     """Training samples."""
-    test: int = 500
+    test: Count = 500
     """Test samples."""
-    noise: float = 1.0
+    noise: NotNegative = 1.0
     """The noise's deviation, where the pattern's is 1; more is harder to learn."""
     seed: int = 0
     """Another seed makes other patterns and other noise."""
-
-    def __post_init__(self) -> None:
-        at_least(2, classes=self.classes)
-        at_least(1, train=self.train, test=self.test)
-        at_least(0, noise=self.noise)
 
     def load(self, folder: str | None) -> Images:
         """Everything comes from the seed, when it is first needed; the same seed gives the same images."""

@@ -45,40 +45,32 @@ class ImageInput:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenInput:
-    """A sequence of tokens, and at every position the token that follows."""
+    """A sequence of tokens, and at every position the token that follows, out of as many as there are classes."""
 
-    length: int
-    vocabulary: int
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.length,)
-
-    @property
-    def classes(self) -> int:
-        return self.vocabulary
+    shape: tuple[int, ...]
+    classes: int
 
     def with_shape(self, model: str, shape: tuple[int, ...] | None, classes: int | None) -> Self:
         shape = _positive(model, self.shape if shape is None else shape)
         if len(shape) != 1:
             raise UsageError(
                 f"model {model!r} takes sequences of tokens and {_show(shape)!r} is the shape of something else; "
-                f"give a length, such as {self.length}, or choose a model for images, such as cnn"
+                f"give a length, such as {self.shape[0]}, or choose a model for images, such as cnn"
             )
-        if shape[0] > self.length:
+        if shape > self.shape:
             raise UsageError(
-                f"model {model!r} has a context of {self.length:,} tokens and {shape[0]:,} are asked for; "
+                f"model {model!r} has a context of {self.shape[0]:,} tokens and {shape[0]:,} are asked for; "
                 f"ask for fewer, or set context={shape[0]}"
             )
-        if classes not in (None, self.vocabulary):
+        if classes not in (None, self.classes):
             raise UsageError(
-                f"model {model!r} has a vocabulary of {self.vocabulary:,} and {classes:,} classes are asked for; "
+                f"model {model!r} has a vocabulary of {self.classes:,} and {classes:,} classes are asked for; "
                 f"leave the classes out, or set vocabulary={classes}"
             )
-        return replace(self, length=shape[0])
+        return replace(self, shape=shape)
 
     def batch(self, samples: int) -> Batch:
-        return choices(self.vocabulary, samples, self.length), choices(self.vocabulary, samples, self.length)
+        return choices(self.classes, samples, *self.shape), choices(self.classes, samples, *self.shape)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return cross_entropy(outputs.flatten(0, 1), targets.flatten())

@@ -12,12 +12,19 @@ from typing import ClassVar
 
 from torch import Tensor, nn, optim
 
-from paceline.jobs.spec import Epochs, at_least, fraction, more_than
+from paceline.jobs.spec import Epochs
+from paceline.specs.ranges import Fraction, NotNegative, Positive
 
 ELEMENTWISE: frozenset[type[optim.Optimizer]] = frozenset(
     {optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.RMSprop, optim.Adagrad, optim.Adamax}
 )
 """Optimizers that treat every element alike: one call on the whole vector does what a call a parameter would do."""
+
+
+def takes_vector(optimizer: optim.Optimizer, parameters: int) -> bool:
+    """Whether an optimizer on so many parameters treats all their elements alike and leaves none out."""
+    first, *others = optimizer.param_groups
+    return type(optimizer) in ELEMENTWISE and not others and len(first["params"]) == parameters
 
 
 def clip_norm_(grad: Tensor, most: float | None) -> None:
@@ -30,19 +37,16 @@ def clip_norm_(grad: Tensor, most: float | None) -> None:
 class Sgd:
     """Stochastic gradient descent with momentum."""
 
-    lr: float = 0.05
+    lr: Positive = 0.05
     """The learning rate, before the schedule's factor; higher is faster until it diverges."""
-    momentum: float = 0.9
+    momentum: Fraction = 0.9
     """How much of the last update goes on; 0 is plain SGD."""
     nesterov: bool = False
     """Look ahead along the momentum."""
-    weight_decay: float = 0.001
+    weight_decay: NotNegative = 0.001
     """Pull of the weights towards zero; more means smaller weights."""
 
     def __post_init__(self) -> None:
-        more_than(0, lr=self.lr)
-        fraction(momentum=self.momentum)
-        at_least(0, weight_decay=self.weight_decay)
         if self.nesterov and not self.momentum:
             raise ValueError(
                 "nesterov=true needs momentum, which is 0; set momentum=0.9 or leave nesterov out"
@@ -56,22 +60,17 @@ class Sgd:
 class Adam:
     """Adam (Kingma and Ba, 2015)."""
 
-    lr: float = 0.001
+    lr: Positive = 0.001
     """The learning rate, before the schedule's factor; higher is faster until it diverges."""
-    beta1: float = 0.9
+    beta1: Fraction = 0.9
     """Memory of the mean gradient; closer to 1 is longer."""
-    beta2: float = 0.999
+    beta2: Fraction = 0.999
     """Memory of the squared gradient; closer to 1 is longer."""
-    eps: float = 1e-8
+    eps: Positive = 1e-8
     """Keeps the division finite; more makes it more like SGD."""
-    weight_decay: float = 0.0
+    weight_decay: NotNegative = 0.0
     """Pull of the weights towards zero, as part of the gradient."""
     kind: ClassVar[type[optim.Adam]] = optim.Adam
-
-    def __post_init__(self) -> None:
-        more_than(0, lr=self.lr, eps=self.eps)
-        fraction(beta1=self.beta1, beta2=self.beta2)
-        at_least(0, weight_decay=self.weight_decay)
 
     def __call__(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
         betas = (self.beta1, self.beta2)
@@ -84,7 +83,7 @@ class Adam:
 class AdamW(Adam):
     """Adam with the weight decay apart from the gradient (Loshchilov and Hutter, 2019)."""
 
-    weight_decay: float = 0.01
+    weight_decay: NotNegative = 0.01
     """Pull of the weights towards zero, times the learning rate."""
     kind: ClassVar[type[optim.Adam]] = optim.AdamW
 
@@ -93,14 +92,10 @@ class AdamW(Adam):
 class Warmup:
     """Every schedule may begin with a gradual warm-up (Goyal et al., 2017), a straight line to 1."""
 
-    warmup: float = 0.0
+    warmup: NotNegative = 0.0
     """Epochs of gradual warm-up; more is safer for large batches."""
-    warmup_from: float = 0.1
+    warmup_from: Fraction = 0.1
     """The factor at the start of the warm-up; 1/k when the rate was scaled by k."""
-
-    def __post_init__(self) -> None:
-        at_least(0, warmup=self.warmup)
-        fraction(warmup_from=self.warmup_from)
 
     def __call__(self, epoch: float) -> float:
         if epoch >= self.warmup:
@@ -121,15 +116,12 @@ class Constant(Warmup):
 class Cosine(Warmup):
     """Half a cosine from 1 to 0 (Loshchilov and Hutter, 2017)."""
 
-    epochs: float = 30.0
+    epochs: Positive = 30.0
     """Epochs until the end; the factor stays there afterwards, so give as many as you train."""
-    floor: float = 0.0
+    floor: Fraction = 0.0
     """The factor at the end."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        more_than(0, epochs=self.epochs)
-        fraction(floor=self.floor)
         if self.warmup >= self.epochs:
             raise ValueError(
                 f"warmup={self.warmup:g} is too long; it must be less than epochs={self.epochs:g}"
@@ -146,12 +138,8 @@ class StepDecay(Warmup):
 
     at: Epochs = Epochs((30, 60, 80))
     """The epochs, joined by "+"."""
-    gamma: float = 0.1
+    gamma: Positive = 0.1
     """The factor of each drop; less drops more."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        more_than(0, gamma=self.gamma)
 
     def after(self, epoch: float) -> float:
         return self.gamma ** sum(epoch >= date for date in self.at)

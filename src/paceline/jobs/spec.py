@@ -1,4 +1,4 @@
-"""What names a job, before anything is loaded, and settings that read themselves or check their range."""
+"""What names a job, before anything is loaded, and settings that read themselves."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -70,21 +70,3 @@ class Epochs(tuple[float, ...]):
 
     def __str__(self) -> str:
         return "+".join(f"{epoch:g}" for epoch in self)
-
-
-def at_least(least: float, **settings: float) -> None:
-    for name, value in settings.items():
-        if not least <= value < float("inf"):
-            raise ValueError(f"{name}={value:g} is out of range; it must be at least {least:g}")
-
-
-def more_than(bound: float, **settings: float) -> None:
-    for name, value in settings.items():
-        if not bound < value < float("inf"):
-            raise ValueError(f"{name}={value:g} is out of range; it must be more than {bound:g}")
-
-
-def fraction(**settings: float) -> None:
-    for name, value in settings.items():
-        if not 0 <= value < 1:
-            raise ValueError(f"{name}={value:g} is out of range; it must be at least 0 and less than 1")

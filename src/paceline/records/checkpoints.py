@@ -1,6 +1,6 @@
 """Checkpoints: one file for each worker or server and saved step, the last few kept."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,14 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """The steps of which any file was saved here, newest first, whole or not."""
         return sorted(self._step_folders(), reverse=True)
+
+    def whole_steps(self, ranks: Collection[int]) -> Iterator[int]:
+        """The steps of which every one of these ranks' files is whole, newest first; verified as they are asked for."""
+        for step in self.steps():
+            # Whether a file exists is cheaper to know than whether it is whole.
+            there = all(self.is_there(step, rank) for rank in ranks)
+            if there and all(self.is_whole(step, rank) for rank in ranks):
+                yield step
 
     def is_there(self, step: int, rank: int) -> bool:
         return self._file(step, rank)[0].exists()

@@ -129,10 +129,10 @@ def create(parent: Path, name: str, fill: Fill) -> RunFolder:
     return RunFolder(parent / name)
 
 
-def create_new(parent: Path, name: str, utc: datetime, fill: Fill) -> RunFolder:
+def create_new(parent: Path, name: str, fill: Fill) -> RunFolder:
     while True:
         try:
-            return create(parent, new_folder_name(name, utc), fill)
+            return create(parent, new_folder_name(name, datetime.now(UTC)), fill)
         except FileExistsError:
             continue
 

@@ -8,7 +8,6 @@ without syncing it and hides the number of an error, so files are written here; 
 import hashlib
 import json
 import re
-import secrets
 import struct
 import sys
 from collections.abc import Iterator, Mapping
@@ -62,10 +61,6 @@ class FileIdentity(RunIdentity):
 
     def __str__(self) -> str:
         return f"run {self.run}, {self.role} {self.rank}, step {self.step}"
-
-
-def new_run_id() -> str:
-    return secrets.token_hex(8)
 
 
 def write_tensors(path: Path, tree: Tree, identity: FileIdentity | None = None) -> None:

@@ -5,8 +5,7 @@ from math import exp
 from pathlib import Path
 
 from paceline.reports.scenarios import exact_seconds
-from paceline.reports.scenarios import table as aligned
-from paceline.reports.text import counted
+from paceline.reports.text import aligned, counted
 from paceline.studies.calibrate.device_fit import DeviceFit
 from paceline.studies.calibrate.link_fit import ContentionFit
 from paceline.studies.calibrate.record import RecordFit
@@ -40,7 +39,7 @@ def render_device(found: DeviceFit) -> Iterator[str]:
         rates = found.rates.get(kind)
         span = f"{rates[0] / 1e9:.3g} to {rates[1] / 1e9:.3g} GFLOP/s" if rates else ""
         rows.append([kind, f"{100 * half:.0f} %", f"{100 * nine:.0f} %", span])
-    yield from aligned(["operators", "median", "90th", "rates, by shape"], rows)
+    yield from aligned(["operators", "median", "90th", "rates, by shape"], rows, left=["operators"], gap=3)
     yield ""
 
 
@@ -82,7 +81,7 @@ def render_fits(fits: Sequence[TableFit], model: str) -> Iterator[str]:
         rows.append(["worst error", "", *(f"{100 * (fit.worst or 0):+.0f} %" for fit in shown.values())])
     yield _sentence(fits, model)
     yield ""
-    yield from aligned(["point", "measured s", *shown], rows)
+    yield from aligned(["point", "measured s", *shown], rows, left=["point"], gap=3)
     yield ""
     rates = (f"{fit.collective} {exact_seconds(fit.transfer)} ({show_rate(fit.rate)})" for fit in fits)
     yield f"one worker's gradients cross one link in: {', '.join(rates)}"

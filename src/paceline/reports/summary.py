@@ -1,9 +1,9 @@
 """The end of a run in a few lines: the answer, where a typical step's time went, what else it took, and its servers."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import accumulate, count, pairwise
 from textwrap import wrap
 
 from paceline.records.servers import ServerTotals
@@ -44,7 +44,7 @@ MOST_ROWS = 12
 TAIL = 0.05
 """The share of gradients at each end that may stand in one row."""
 MOST_WORKERS = 8
-"""Of more, those that waited longest are shown."""
+"""Of more, the fastest, the slowest and those that waited longest are shown."""
 ALIKE = 0.05
 """How little the workers' shares of waiting, and their steps, differ that they need no table."""
 MOST_CHANGES = 8
@@ -55,7 +55,7 @@ def summary_text(summary: Summary, folder: str | None = None, blocks: bool = Tru
 
     Where steps are not ``timed``, as in a replay, nothing is said of where their time went.
     """
-    workers = [WorkerSteps.of(rank, totals) for rank, totals in enumerate(summary.totals) if totals.steps]
+    workers = {rank: totals for rank, totals in enumerate(summary.totals) if totals.steps}
     simulated = "simulated: " if summary.runtime == "virtual" else ""
     lines = [f"{simulated}{_answer(summary, workers)}{f'; {folder}' if folder else ''}"]
     if workers and timed:
@@ -73,27 +73,20 @@ def summary_text(summary: Summary, folder: str | None = None, blocks: bool = Tru
     return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class WorkerSteps:
-    """What the steps of one worker took."""
-
-    rank: int
-    typical: StepBreakdown
-    mean: StepBreakdown
-    rate: float
-    totals: Totals
-
-    @classmethod
-    def of(cls, rank: int, totals: Totals) -> "WorkerSteps":
-        steps, whole = totals.steps - totals.warm_up_steps, totals.in_steps
-        samples = totals.samples - totals.warm_up_samples
-        if not whole.total:
-            steps, whole, samples = steps or totals.steps, whole + totals.in_warm_up, totals.samples
-        rate = samples / whole.total if whole.total else 0.0
-        return cls(rank, totals.typical, whole * (1 / steps), rate, totals)
+Workers = Mapping[int, Totals]
+"""Those that finished a step, by rank."""
 
 
-def _answer(summary: Summary, workers: list[WorkerSteps]) -> str:
+def _after_warm_up(totals: Totals) -> tuple[StepBreakdown, float]:
+    """A worker's mean step and its samples/s; with the warm-up where no other step took time."""
+    steps, whole = totals.steps - totals.warm_up_steps, totals.in_steps
+    samples = totals.samples - totals.warm_up_samples
+    if not whole.total:
+        steps, whole, samples = steps or totals.steps, whole + totals.in_warm_up, totals.samples
+    return whole * (1 / steps), samples / whole.total if whole.total else 0.0
+
+
+def _answer(summary: Summary, workers: Workers) -> str:
     took, final = show_seconds(summary.seconds), summary.final
     if summary.ending in ("interrupted", "failed"):
         return f"{summary.ending} at step {summary.steps:,} (epoch {summary.epochs:.2f}) after {took}"
@@ -106,12 +99,13 @@ def _answer(summary: Summary, workers: list[WorkerSteps]) -> str:
     for loss in ("test_loss", "train_loss"):
         if loss in final:
             return f"ended at a {loss.replace('_', ' ')} of {final[loss]:.4f} after {took}"
-    each = f", {show_seconds(_mean([one.typical for one in workers]).total)} a step" if workers else ""
+    each = f", {show_seconds(_typical(workers).total)} a step" if workers else ""
     return f"{counted(summary.steps, 'step')} in {took}{each}"
 
 
-def _step_table(workers: list[WorkerSteps], blocks: bool) -> list[str]:
-    typical, mean = (_mean([getattr(worker, which) for worker in workers]) for which in ("typical", "mean"))
+def _step_table(workers: Workers, blocks: bool) -> list[str]:
+    means = [_after_warm_up(totals)[0] for totals in workers.values()]
+    typical, mean = _typical(workers), _mean(means)
     # Decimals that give a step of any length three to five figures.
     limits = ((4, 1e-4), (3, 1e-3), (2, 0.1), (1, 1.0))
     digits = next((digits for digits, limit in limits if typical.total < limit), 0)
@@ -123,27 +117,32 @@ def _step_table(workers: list[WorkerSteps], blocks: bool) -> list[str]:
     columns = {"ms": milliseconds(typical), "%": _column([100 * share for share in shares], 0, " %")}
     if mean.total > ATYPICAL * typical.total:
         columns["mean ms"] = milliseconds(mean)
-    fast, slow = (pick(workers, key=lambda worker: worker.typical.compute) for pick in (min, max))
-    ratio = slow.typical.compute / fast.typical.compute if fast.typical.compute else 1.0
-    for worker in (fast, slow) if ratio > UNEVEN else ():
-        columns[f"rank {worker.rank}"] = milliseconds(worker.typical)
+    fast, slow = (pick(workers, key=lambda rank: workers[rank].typical.compute) for pick in (min, max))
+    least = workers[fast].typical.compute
+    ratio = workers[slow].typical.compute / least if least else 1.0
+    for rank in (fast, slow) if ratio > UNEVEN else ():
+        columns[f"rank {rank}"] = milliseconds(workers[rank].typical)
     width = {2: 24, 3: 18, 4: 12}.get(len(columns), 6)
     drawn = [bar(share, width, blocks) for share in shares]
     if typical.hidden:
         place = list(PARTS).index("communicate")
         drawn[place] = f"{drawn[place]} ({1e3 * typical.hidden:.{digits}f} hidden)".lstrip()
-    exchanged = any(getattr(one, kind) for w in workers for one in (w.typical, w.mean) for kind in EXCHANGE)
+    exchanged = any(step.communicate or step.wait for step in (typical, mean))
     lines = [_step_line("where a step went", list(columns), "")]
     for kind, *cells, picture in zip([*PARTS, "step"], *columns.values(), [*drawn, ""], strict=True):
         if exchanged or kind not in EXCHANGE:
             lines.append(_step_line(f"  {PARTS.get(kind, 'typical step')}", cells, picture))
     if ratio > UNEVEN:
-        lines.append(f"rank {slow.rank} computes {ratio:.3g} times as long as rank {fast.rank}")
+        lines.append(f"rank {slow} computes {ratio:.3g} times as long as rank {fast}")
     return lines
 
 
 def _mean(steps: list[StepBreakdown]) -> StepBreakdown:
     return sum(steps, StepBreakdown()) * (1 / len(steps))
+
+
+def _typical(workers: Workers) -> StepBreakdown:
+    return _mean([totals.typical for totals in workers.values()])
 
 
 def _parts(step: StepBreakdown) -> list[float]:
@@ -160,10 +159,10 @@ def _column(parts: Sequence[float], digits: int, unit: str = "") -> list[str]:
     return [f"{value:.{digits}f}{unit}" for value in [*rounded, sum(rounded)]]
 
 
-def _amounts(summary: Summary, workers: list[WorkerSteps]) -> list[str]:
-    rate = sum(worker.rate for worker in workers)
+def _amounts(summary: Summary, workers: Workers) -> list[str]:
+    rate = sum(_after_warm_up(totals)[1] for totals in workers.values())
     lines = [f"{_work(summary)}, {rate:,.0f} samples/s", *_first(workers), *_whole_time(_present(summary))]
-    sent = sum(worker.totals.step_sent for worker in workers) / sum(worker.totals.steps for worker in workers)
+    sent = sum(one.step_sent for one in workers.values()) / sum(one.steps for one in workers.values())
     used = f"sent {show_bytes(sent)} a step and worker" if sent else "sent nothing"
     if summary.cpu_percent is not None and summary.memory_bytes is not None:
         memory = show_bytes(summary.memory_bytes)
@@ -186,15 +185,15 @@ def _range(numbers: Sequence[int], what: str) -> str:
     return counted(most, what) if fewest == most else f"{fewest:,} to {most:,} {what}s"
 
 
-def _first(workers: list[WorkerSteps]) -> list[str]:
-    firsts = [one.totals for one in workers if one.totals.warm_up_steps]
+def _first(workers: Workers) -> list[str]:
+    firsts = [one for one in workers.values() if one.warm_up_steps]
     if not firsts:
         return []
     if all(one.steps == one.warm_up_steps for one in firsts):
         return ["no step but the first, which allocates memory: train for longer to see a typical one"]
     many = sum(one.warm_up_steps for one in firsts)
     first = sum(one.in_warm_up.total for one in firsts) / many
-    typical = _mean([one.typical for one in workers]).total
+    typical = _typical(workers).total
     if first < LONGER * typical:
         return []
     name = "the first step" if many == len(firsts) else "the first step after each start"
@@ -256,12 +255,9 @@ def histogram(counts: Mapping[int, int]) -> dict[str, int]:
 
 
 def _quantile(counts: Mapping[int, int], share: float) -> int:
-    below, wanted = 0, share * sum(counts.values())
-    for staleness in sorted(counts):
-        below += counts[staleness]
-        if below >= wanted:
-            return staleness
-    return max(counts)
+    values = sorted(counts)
+    below = list(accumulate(counts[value] for value in values))
+    return values[bisect_left(below, share * below[-1])]
 
 
 def _waiting(totals: Sequence[Totals]) -> list[str]:
@@ -275,11 +271,16 @@ def _waiting(totals: Sequence[Totals]) -> list[str]:
         return [f"each worker waited about {100 * waited[most]:.0f} % of its time for others"]
     lines = [f"{most} waited longest for others, {100 * waited[most]:.0f} % of its time"]
     lines.append(_server_line("worker", "steps", "waited", "%"))
-    shown = sorted(waited, key=lambda name: -waited[name])[:MOST_WORKERS]
+    fast, slow = (pick(trained, key=lambda name: trained[name].typical.compute) for pick in (min, max))
+    marks = {fast: ", fastest", slow: ", slowest"} if len(trained) > MOST_WORKERS else {}
+    longest = sorted(waited, key=lambda name: -waited[name])
+    shown = list(dict.fromkeys([*marks, *longest]))[:MOST_WORKERS]
     for name in (name for name in waited if name in shown):
         seconds = trained[name].seconds["wait"]
         cells = (f"{trained[name].steps:,}", show_seconds(seconds) if seconds else "-")
-        lines.append(_server_line(f"  {name}", *cells, f"{100 * waited[name]:.0f} %"))
+        lines.append(_server_line(f"  {name}{marks.get(name, '')}", *cells, f"{100 * waited[name]:.0f} %"))
+    if left := len(trained) - len(shown):
+        lines.append(f"  {left:,} more that waited less {'is' if left == 1 else 'are'} left out")
     return lines
 
 

@@ -17,17 +17,6 @@ def counted(number: float, what: str) -> str:
     return f"{shown} {what}" if shown == "1" else f"{shown} {what}s"
 
 
-def aligned(
-    titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = (), gap: str = "  "
-) -> list[str]:
-    """Columns as wide as their widest cell; numbers to the right, words below the ``left`` titles to the left."""
-    columns = []
-    for column in zip(titles, *rows, strict=True):
-        wide, place = max(map(len, column)), str.ljust if column[0] in left else str.rjust
-        columns.append([place(cell, wide) for cell in column])
-    return [gap.join(line).rstrip() for line in zip(*columns, strict=True)]
-
-
 def rounded_to_add_up(values: Sequence[float], digits: int) -> list[float]:
     """Round each value so that the rounded ones add up to the rounded sum.
 
@@ -70,3 +59,16 @@ def time_left(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def aligned(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = (), gap: int = 2
+) -> list[str]:
+    """Columns as wide as their widest cell, ``gap`` spaces apart; to the right, but for the titles in ``left``."""
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    lines = []
+    for row in (titles, *rows):
+        cells = zip(titles, row, widths, strict=True)
+        shown = (cell.ljust(wide) if title in left else cell.rjust(wide) for title, cell, wide in cells)
+        lines.append((" " * gap).join(shown).rstrip())
+    return lines

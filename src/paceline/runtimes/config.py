@@ -1,5 +1,6 @@
 """``config.json``: the settings of a run, for people and for a run that resumes."""
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_type_hints
@@ -17,7 +18,7 @@ from paceline.records.files import (
 )
 from paceline.records.folder import RunFolder
 from paceline.records.summary import read_summary
-from paceline.records.tensors import RunIdentity, new_run_id
+from paceline.records.tensors import RunIdentity
 from paceline.runtimes.settings import Settings, read_exactly
 from paceline.specs.source import check_trusted, fingerprints
 from paceline.strategies import STRATEGIES
@@ -27,12 +28,7 @@ SCHEMA = 4
 _CHANGEABLE = ("epochs", "iterations", "target_accuracy", "evaluate", "checkpoint", "keep")
 """Settings that decide how long a run goes on and what is kept of it, and not what it computes."""
 
-_PARTS: dict[str, specs.Table] = {
-    "data": DATA,
-    "model": MODELS,
-    "optimizer": OPTIMIZERS,
-    "schedule": SCHEDULES,
-}
+_PARTS = {"data": DATA, "model": MODELS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES}
 _NEW_RUN = "start a new run with 'paceline train'"
 
 
@@ -87,7 +83,7 @@ def new_identity(settings: Settings, run: str | None = None) -> RunIdentity:
     document = to_document(resolved(settings))
     document["job"].pop("data_dir")
     fixed = {name: value for name, value in document.items() if name not in _CHANGEABLE}
-    return RunIdentity(run=run or new_run_id(), settings=digest_of(fixed))
+    return RunIdentity(run=run or secrets.token_hex(8), settings=digest_of(fixed))
 
 
 def read_config(folder: RunFolder) -> Config:

@@ -12,7 +12,7 @@ from torch import Tensor, nn, optim
 from paceline.errors import UsageError
 from paceline.jobs.batches import Batch, batch_loss
 from paceline.jobs.job import Job, Traceable
-from paceline.jobs.optimizers import ELEMENTWISE, clip_norm_
+from paceline.jobs.optimizers import ELEMENTWISE, clip_norm_, takes_vector
 from paceline.jobs.step import NO_HOOKS, StepHooks, accumulate_gradient
 
 CONTROL = 16
@@ -134,18 +134,12 @@ def _plain_step(optimizer: optim.Optimizer) -> Callable[[], object]:
     return torch.no_grad()(partial(unwrap(type(optimizer).step), optimizer))
 
 
-def takes_vector(optimizer: optim.Optimizer, flat: Flat) -> bool:
-    """Whether an optimizer on a model's parameters treats all their elements alike and leaves none out."""
-    first, *others = optimizer.param_groups
-    return type(optimizer) in ELEMENTWISE and not others and len(first["params"]) == len(flat.parameters)
-
-
 def flat_optimizer(
     factory: Callable[[Iterable[nn.Parameter]], optim.Optimizer], flat: Flat
 ) -> optim.Optimizer:
     """Build the optimizer on one flat parameter if it is elementwise and takes all alike; else on the model's own."""
     optimizer = factory(flat.parameters)
-    if not takes_vector(optimizer, flat):
+    if not takes_vector(optimizer, len(flat.parameters)):
         return optimizer
     whole = nn.Parameter(flat.params)
     whole.grad = flat.grad

@@ -13,16 +13,13 @@ from paceline.errors import Diverged, UsageError
 from paceline.jobs.batches import Batch, kept_outputs, targets_of, to_device
 from paceline.jobs.data import TensorData
 from paceline.jobs.job import Job
+from paceline.jobs.optimizers import takes_vector
 from paceline.jobs.sharding import Shards, scoring_batches
 from paceline.jobs.step import NO_HOOKS, StepHooks
-from paceline.runtimes.flat import Flat, FlatModel, ScheduledOptimizer, Zeros, own_memory, takes_vector
+from paceline.runtimes.flat import Flat, FlatModel, ScheduledOptimizer, Zeros, own_memory
 from paceline.runtimes.loading import Request, load
 from paceline.runtimes.randomness import AllStreams, State, TorchStream, undisturbed
 from paceline.strategies.base import server_slices
-
-
-def _nothing() -> None:
-    pass
 
 
 class Replica(FlatModel):
@@ -101,7 +98,12 @@ class Replica(FlatModel):
 
     @torch.no_grad()
     def evaluate(
-        self, params: Tensor, buffers: Tensor, seat: int, workers: int, scored: Callable[[], None] = _nothing
+        self,
+        params: Tensor,
+        buffers: Tensor,
+        seat: int,
+        workers: int,
+        scored: Callable[[], None] = lambda: None,
     ) -> Tensor:
         """Sums over this worker's share of the test data, laid out as ``MetricsRow.from_sums`` reads them.
 
@@ -240,7 +242,7 @@ def check_divisible(job: Job, servers: int) -> None:
         problem = f"clip_norm={job.clip_norm:g} needs the norm of the whole gradient, which no server knows"
     elif flat.offsets[-1] < servers:
         problem = f"each must keep at least one of its {flat.offsets[-1]} parameters"
-    elif not takes_vector(optimizer, flat):
+    elif not takes_vector(optimizer, len(flat.parameters)):
         problem = f"its optimizer {type(optimizer).__name__} does not treat every element alike"
     if problem:
         raise UsageError(

@@ -2,8 +2,8 @@
 
 A table maps each name to an import string ("package.module:Class"); a user's own class is named by its import path,
 ``my_file.py:Baton:period=4`` or ``my_package.module:Baton:period=4``. The class is a keyword-only dataclass whose
-fields are the settings; a type with a classmethod ``parse`` reads itself from text. Nothing is imported until it is
-built.
+fields are the settings; a type with a classmethod ``parse`` reads itself from text, and a ``Range`` or a ``Literal``
+says what is allowed. Nothing is imported until it is built.
 """
 
 import dataclasses
@@ -13,9 +13,10 @@ import types
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from paceline.errors import ParseError, UsageError, raised, unknown
+from paceline.specs.ranges import Range
 from paceline.specs.source import describe as describe
 from paceline.specs.source import load as load
 
@@ -102,11 +103,12 @@ def factory(text: str, table: Table, kind: str) -> Callable[[], Any]:
         return target if callable(target) else lambda: target
     known = _parameters(target)
     _check_settings(settings, known, name, kind)
-    fields = {key: key.replace("-", "_") for key in settings}
-    values = {
-        fields[key]: _convert(text, known[fields[key]], f"{key} of {name!r}")
-        for key, text in settings.items()
-    }
+    values = {}
+    for key, value in settings.items():
+        field = key.replace("-", "_")
+        values[field] = _convert(value, known[field], f"{key} of {name!r}")
+        if wrong := _out_of_range(values[field], known[field]):
+            raise UsageError(f"{kind} {text!r}: {key}={value} is {wrong}")
     return partial(target, **values)
 
 
@@ -167,11 +169,11 @@ def _join(name: str, settings: Mapping[str, Any]) -> str:
 def _parameters(target: Any) -> dict[str, Any]:
     if not callable(target):
         return {}
-    hints = get_type_hints(target)
+    hints = get_type_hints(target, include_extras=True)
     if dataclasses.is_dataclass(target):
         return {field.name: hints[field.name] for field in dataclasses.fields(target) if field.init}
     if isinstance(target, type):
-        hints = get_type_hints(inspect.getattr_static(target, "__init__"))
+        hints = get_type_hints(inspect.getattr_static(target, "__init__"), include_extras=True)
     named = (one for one in inspect.signature(target).parameters.values() if one.kind not in (2, 4))
     usual = {one.name: str if one.default in (one.empty, None) else type(one.default) for one in named}
     return {name: hints.get(name, kind) for name, kind in usual.items()}
@@ -181,7 +183,18 @@ _BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
-def _convert(text: str, kind: Any, where: str) -> Any:
+def _out_of_range(value: Any, hint: Any) -> str:
+    choices = get_args(hint) if get_origin(hint) is Literal else (value,)
+    if value not in choices:
+        return f"unknown; choose {', '.join(choices[:-1])} or {choices[-1]}"
+    ranges = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Range)]
+    return next((f"out of range; it must be {one.rule}" for one in ranges if not one.holds(value)), "")
+
+
+def _convert(text: str, hint: Any, where: str) -> Any:
+    kind = getattr(hint, "__origin__", hint) if hasattr(hint, "__metadata__") else hint
+    if get_origin(kind) is Literal:
+        return text
     kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     mistakes = []
     for one in kinds:

@@ -45,8 +45,10 @@ def describe(path: str) -> tuple[str, list[Setting]]:
                 case ast.AnnAssign(target=ast.Name(id=name)) if "ClassVar" not in ast.unparse(
                     field.annotation
                 ):
-                    inherited = settings[name].help if name in settings else ""
-                    text = _docstring(following) or inherited
+                    text = settings[name].help if name in settings else ""
+                    match following:
+                        case ast.Expr(value=ast.Constant(value=str(found))):
+                            text = inspect.cleandoc(found)
                     settings[name] = Setting(name, _default(field.value, names), text)
     return line, list(settings.values())
 
@@ -76,13 +78,6 @@ def _default(value: ast.expr | None, names: Mapping[str, str]) -> str:
     used = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
     ours = {name: getattr(importlib.import_module(names[name].partition(":")[0]), name) for name in used}
     return str(eval(ast.unparse(value), ours))  # noqa: S307  our own types, called with literals
-
-
-def _docstring(node: ast.stmt) -> str:
-    match node:
-        case ast.Expr(value=ast.Constant(value=str(text))):
-            return inspect.cleandoc(text)
-    return ""
 
 
 def source_files(path: str) -> list[Path]:

@@ -1,47 +1,11 @@
-"""Which worker may proceed: the consistency rules as pure logic, without time, tensors or messages."""
+"""Which worker may proceed: pure logic, without time, tensors or messages."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Protocol
 
-
-class ConsistencyRule(Protocol):
-    """Decides whether a worker that has pushed a gradient may proceed."""
-
-    @property
-    def staleness_bound(self) -> float | None:
-        """Clocks by which a worker may be ahead of the slowest; None where that depends on the round."""
-
-    def allows(self, clock: int, slowest: int, active: int, waiting: int) -> bool:
-        """``clock`` is the worker's own; ``slowest``, ``active`` and ``waiting`` are over all active workers."""
-
-
-@dataclass(frozen=True)
-class StalenessBound:
-    """Stale-synchronous: a worker at clock c proceeds while c - slowest <= s (Ho et al., 2013)."""
-
-    staleness: float
-
-    @property
-    def staleness_bound(self) -> float:
-        return self.staleness
-
-    def allows(self, clock: int, slowest: int, active: int, waiting: int) -> bool:  # noqa: ARG002
-        return clock - slowest <= self.staleness
-
-
-@dataclass(frozen=True)
-class Quorum:
-    """Synchronous: a round is over when all but the backup workers have pushed (Chen et al., 2016)."""
-
-    backup: int
-
-    @property
-    def staleness_bound(self) -> float | None:
-        return None if self.backup else 0.0
-
-    def allows(self, clock: int, slowest: int, active: int, waiting: int) -> bool:  # noqa: ARG002
-        return waiting >= max(1, active - self.backup)
+MayProceed = Callable[[int, int, int, int], bool]
+"""Whether a worker that has pushed proceeds: by its own clock, and the slowest clock of all active workers, how many
+there are, and how many of them wait."""
 
 
 @dataclass(slots=True)
@@ -64,8 +28,8 @@ class Gate:
     The initial workers of a run proceed together, when all of them have joined: the first round is a whole one.
     """
 
-    def __init__(self, rule: ConsistencyRule, initial_workers: Collection[int] = ()) -> None:
-        self._rule = rule
+    def __init__(self, may_proceed: MayProceed, initial_workers: Collection[int] = ()) -> None:
+        self._may_proceed = may_proceed
         self.workers: dict[int, WorkerState] = {}
         self._missing = set(initial_workers)
         self._joining: set[int] = set()
@@ -133,7 +97,7 @@ class Gate:
         return [
             worker
             for worker in waiting
-            if self._rule.allows(self.workers[worker].clock, slowest, active, len(waiting))
+            if self._may_proceed(self.workers[worker].clock, slowest, active, len(waiting))
         ]
 
     def _admitted(self) -> set[int]:

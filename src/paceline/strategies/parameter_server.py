@@ -10,19 +10,22 @@ asynchronous one.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from paceline.errors import UsageError
 from paceline.records.servers import AppliedGradient
+from paceline.specs.ranges import Range, at_least
 from paceline.strategies.base import Server, Strategy, SyncPoint, Worker, copy_unless_shared, server_slices
-from paceline.strategies.consistency import ConsistencyRule, Gate, Quorum, StalenessBound
+from paceline.strategies.consistency import Gate, MayProceed
 from paceline.strategies.effects import AllReduce, Apply, Clock, Gradient, Peer, Program, Receive, Send
 from paceline.strategies.messages import Join, Leave, Model, Pause, Pull, Push
 
-MIN_INTERVAL = 0.001
-"""Seconds between updates by the clock: a server needs some time for messages."""
+INTERVAL = Range(
+    "at least 0.001 seconds between updates, or 0 to update with every gradient",
+    lambda seconds: not seconds or 0.001 <= seconds < inf,  # a server needs some time for messages
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +41,13 @@ class ParameterServer(Strategy):
 
     sync_point = SyncPoint.ON_REQUEST
 
-    @property
-    def staleness_bound(self) -> float | None:
-        return self.rule.staleness_bound
+    def may_proceed(self, clock: int, slowest: int, active: int, waiting: int) -> bool:  # noqa: ARG002
+        """Whether a worker at this clock proceeds; the others are over all active workers.
 
-    @property
-    def rule(self) -> ConsistencyRule:
-        """Which worker may proceed."""
-        raise NotImplementedError
+        By the staleness bound s: while clock - slowest <= s (Ho et al., 2013).
+        """
+        assert self.staleness_bound is not None, "a rule of another kind says so here"
+        return clock - slowest <= self.staleness_bound
 
     def worker(self, me: Worker) -> Program:
         """Compute on the servers' parameters, push, receive the new ones."""
@@ -71,7 +73,7 @@ class ParameterServer(Strategy):
 
     def server(self, me: Server) -> Program:
         """Collect gradients; before a worker that has pushed one proceeds, update."""
-        state = _ServerState(me, self.rule)
+        state = _ServerState(me, self.may_proceed)
         while True:
             sender, message = yield Receive()
             self._handle(state, sender.rank, message)
@@ -120,18 +122,16 @@ class ParameterServer(Strategy):
 class Synchronous(ParameterServer):
     """Rounds: every worker's gradient, or all but the slowest, in one update (staleness 0)."""
 
-    backup: int = 0
+    backup: Annotated[int, at_least(0)] = 0
     """How many of a round's slowest gradients are dropped: more waits less for stragglers and wastes more work."""
 
-    def __post_init__(self) -> None:
-        if self.backup < 0:
-            raise UsageError(
-                f"backup={self.backup} is too small: 0 waits for every worker, 1 for all but one"
-            )
-
     @property
-    def rule(self) -> ConsistencyRule:
-        return Quorum(self.backup)
+    def staleness_bound(self) -> float | None:
+        return None if self.backup else 0.0
+
+    def may_proceed(self, clock: int, slowest: int, active: int, waiting: int) -> bool:  # noqa: ARG002
+        """A round is over when all but the backup workers have pushed (Chen et al., 2016)."""
+        return waiting >= max(1, active - self.backup)
 
     @property
     def least_workers(self) -> int:
@@ -149,38 +149,27 @@ class Synchronous(ParameterServer):
 class StaleSynchronous(ParameterServer):
     """A worker waits only when the slowest is too far behind (SSP; Ho et al., 2013)."""
 
-    staleness: int = 3
+    staleness: Annotated[int, at_least(0)] = 3
     """Steps by which a worker may be ahead of the slowest: 0 is synchronous, more waits less on older parameters."""
 
-    def __post_init__(self) -> None:
-        if self.staleness < 0:
-            raise UsageError(f"staleness={self.staleness} is too small: it must be 0 (synchronous) or more")
-
     @property
-    def rule(self) -> ConsistencyRule:
-        return StalenessBound(self.staleness)
+    def staleness_bound(self) -> float:
+        return self.staleness
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asynchronous(ParameterServer):
     """No worker waits: a gradient is applied when it arrives, however old the parameters it was computed on."""
 
-    every: float = 0.0
+    every: Annotated[float, INTERVAL] = 0.0
     """Seconds between updates: 0 updates with every gradient, more collects all gradients in between."""
-    rule = StalenessBound(inf)
-
-    def __post_init__(self) -> None:
-        if self.every and not MIN_INTERVAL <= self.every < inf:
-            raise UsageError(
-                f"every={self.every:g} is out of range: give at least {MIN_INTERVAL:g} seconds between updates, "
-                "or 0 to update with every gradient"
-            )
+    staleness_bound = inf
 
     def server(self, me: Server) -> Program:
         """Update with every gradient, or at intervals with all that have arrived."""
         if not self.every:
             yield from super().server(me)
-        state, tick = _ServerState(me, self.rule), me.now + self.every
+        state, tick = _ServerState(me, self.may_proceed), me.now + self.every
         while True:
             received = yield Receive(until=tick)
             if state.pending and (received is None or isinstance(received[1], Pull)):
@@ -252,8 +241,8 @@ class GradientBuffer:
 class _ServerState:
     """Which workers wait since when, and which gradients are pending."""
 
-    def __init__(self, me: Server, rule: ConsistencyRule) -> None:
-        self.me, self.gate, self.pending = me, Gate(rule, me.initial_workers), GradientBuffer()
+    def __init__(self, me: Server, may_proceed: MayProceed) -> None:
+        self.me, self.gate, self.pending = me, Gate(may_proceed, me.initial_workers), GradientBuffer()
         self.arrived: dict[int, float] = {}
 
     def answer(self, worker: int) -> Send:

@@ -1,8 +1,8 @@
 """What an operator gives on meta tensors: own rules for the common ones, torch's own kernels for the rest.
 
 Torch has such kernels for nearly every operator, but they are written in Python: the first call imports torch's
-compiler, which takes longer than a whole trace. A rule answers ``NotImplemented`` wherever the case is not a plain one
-(mixed types, odd strides, sizes that do not fit), so that torch decides, and refuses, in its own words.
+compiler, which takes longer than a whole trace. A rule holds for plain cases only: wherever types are mixed, strides
+odd, or sizes do not fit, torch decides, and refuses, in its own words.
 """
 
 from collections.abc import Sequence
@@ -25,14 +25,24 @@ class NeedsValues(Exception):
     """The model asks what a tensor holds, and one on meta holds nothing."""
 
 
+class _NotPlain(Exception):
+    """No rule is for this case."""
+
+
+def _only_if(*plain: bool) -> None:
+    if not all(plain):
+        raise _NotPlain
+
+
 def meta_result(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = function._opname
     rule = RULES.get(name)
     if rule is not None:
-        made = rule(*args, **kwargs)
-        if made is not NotImplemented:
-            return made
-    elif _asks(name, args):
+        try:
+            return rule(*args, **kwargs)
+        except (_NotPlain, ValueError, IndexError):  # the latter of sizes that do not fit
+            return function(*args, **kwargs)
+    if _asks(name, args):
         raise NeedsValues("item() or a condition" if name == "_local_scalar_dense" else name.strip("_"))
     return function(*args, **kwargs)
 
@@ -49,10 +59,14 @@ def empty(shape: Ints, dtype: torch.dtype, channels_last: bool = False) -> Tenso
     return made
 
 
+def contiguous(like: Tensor) -> Tensor:
+    return empty(like.shape, like.dtype)
+
+
 def ordered(tensor: Tensor) -> Tensor:
     """Of the same shape, without gaps, its dimensions in the order in which the tensor's lie in memory."""
     if tensor.is_contiguous():
-        return empty(tensor.shape, tensor.dtype)
+        return contiguous(tensor)
     strides, step = [0] * tensor.dim(), 1
     for place in _inmost_first(tensor):
         strides[place] = step
@@ -92,28 +106,25 @@ def _is_expanded(tensor: Tensor) -> bool:
     )
 
 
-def _fits(tensor: Tensor, into: Tensor) -> bool:
+def _broadcasts(tensor: Tensor, into: Tensor) -> bool:
     if tensor.shape == into.shape:
         return True
     pairs = zip(reversed(tensor.shape), reversed(into.shape), strict=False)
     return tensor.dim() <= into.dim() and all(one in (1, size) for one, size in pairs)
 
 
-def elementwise(*args: Any, **options: Any) -> Any:
+def elementwise(*args: Any, **options: Any) -> Tensor:
     """One tensor out of tensors of one floating-point type that broadcast; the first says how it lies in memory."""
     tensors = [one for one in args if isinstance(one, Tensor)]
     first = tensors[0]
-    plain = all(one.is_meta and one.dtype == first.dtype for one in tensors) and "out" not in options
-    if not plain or not first.dtype.is_floating_point:
-        return NotImplemented
-    if all(_fits(one, first) for one in tensors[1:]):
+    _only_if(all(one.is_meta and one.dtype == first.dtype for one in tensors), "out" not in options)
+    _only_if(first.dtype.is_floating_point)
+    if all(_broadcasts(one, first) for one in tensors[1:]):
         # Where the first says little of how its memory lies, the others have their say, and torch knows how.
-        return NotImplemented if _is_expanded(first) and len(tensors) > 1 else ordered(first)
-    try:
-        shape = np.broadcast_shapes(*(one.shape for one in tensors))
-    except ValueError:
-        return NotImplemented
-    return empty(shape, first.dtype) if all(one.is_contiguous() for one in tensors) else NotImplemented
+        _only_if(len(tensors) == 1 or not _is_expanded(first))
+        return ordered(first)
+    _only_if(all(one.is_contiguous() for one in tensors))
+    return empty(np.broadcast_shapes(*(one.shape for one in tensors)), first.dtype)
 
 
 def _like_first(
@@ -122,52 +133,48 @@ def _like_first(
     dtype: torch.dtype | None = None,
     memory_format: torch.memory_format | None = None,
     **__: Any,
-) -> Any:
-    if not first.is_meta or dtype not in (None, first.dtype):
-        return NotImplemented
+) -> Tensor:
+    _only_if(first.is_meta, dtype in (None, first.dtype))
     if memory_format is torch.contiguous_format:
-        return empty(first.shape, first.dtype)
-    return ordered(first) if memory_format in (None, torch.preserve_format) else NotImplemented
+        return contiguous(first)
+    _only_if(memory_format in (None, torch.preserve_format))
+    return ordered(first)
 
 
-def _like_second(_: Tensor, second: Tensor, *__: Any, **___: Any) -> Any:
-    return empty(second.shape, second.dtype) if second.is_contiguous() else NotImplemented
+def _like_second(_: Tensor, second: Tensor, *__: Any, **___: Any) -> Tensor:
+    _only_if(second.is_contiguous())
+    return contiguous(second)
 
 
-def _in_place(first: Any, *others: Any, **_: Any) -> Any:
+def _in_place(first: Tensor, *others: Any, **_: Any) -> Tensor:
     tensors = [one for one in others if isinstance(one, Tensor)]
-    fit = first.is_meta and all(one.is_meta and _fits(one, first) for one in tensors)
-    return first if fit else NotImplemented
+    _only_if(first.is_meta, all(one.is_meta and _broadcasts(one, first) for one in tensors))
+    return first
 
 
-def _arange(*bounds: Any, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Any:
-    if not all(type(one) is int for one in bounds) or device is None or device.type != "meta":
-        return NotImplemented
+def _arange(*bounds: Any, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Tensor:
+    _only_if(all(type(one) is int for one in bounds), device is not None and device.type == "meta")
     return empty((len(range(*bounds)),), dtype or torch.int64)
 
 
-def _product(dimensions: int, left: Tensor, right: Tensor, **options: Any) -> Any:
-    fit = left.dim() == right.dim() == dimensions and left.dtype == right.dtype and not options
-    if not fit or left.shape[:-2] != right.shape[:-2] or left.shape[-1] != right.shape[-2]:
-        return NotImplemented
+def _product(dimensions: int, left: Tensor, right: Tensor, **options: Any) -> Tensor:
+    _only_if(left.dim() == right.dim() == dimensions, left.dtype == right.dtype, not options)
+    _only_if(left.shape[:-2] == right.shape[:-2], left.shape[-1] == right.shape[-2])
     return empty((*left.shape[:-1], right.shape[-1]), left.dtype)
 
 
-def _addmm(bias: Tensor, left: Tensor, right: Tensor, **options: Any) -> Any:
+def _addmm(bias: Tensor, left: Tensor, right: Tensor, **options: Any) -> Tensor:
     made = _product(2, left, right)
-    if made is NotImplemented or not options.keys() <= {"alpha", "beta"} or bias.dtype != left.dtype:
-        return NotImplemented
-    return made if _fits(bias, made) else NotImplemented
+    _only_if(options.keys() <= {"alpha", "beta"}, bias.dtype == left.dtype, _broadcasts(bias, made))
+    return made
 
 
-def _reduced(values: Tensor, dims: Any = None, keepdim: bool = False, **options: Any) -> Any:
-    if not values.is_floating_point() or options.get("dtype") is not None or "out" in options:
-        return NotImplemented
+def _reduced(values: Tensor, dims: Any = None, keepdim: bool = False, **options: Any) -> Tensor:
+    _only_if(values.is_floating_point(), options.get("dtype") is None, "out" not in options)
     dims = range(values.dim()) if dims in (None, []) else dims
     depth = max(values.dim(), 1)
     gone = {place % depth for place in dims}
-    if len(gone) < len(dims) or not all(-depth <= place < depth for place in dims):
-        return NotImplemented
+    _only_if(len(gone) == len(dims), all(-depth <= place < depth for place in dims))
     sizes = [
         (1 if place in gone else size)
         for place, size in enumerate(values.shape)
@@ -176,60 +183,41 @@ def _reduced(values: Tensor, dims: Any = None, keepdim: bool = False, **options:
     return empty(sizes, values.dtype)
 
 
-def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
-    first = tensors[0]
-    if not -first.dim() <= dim < first.dim():
-        return NotImplemented
-    place = dim % first.dim()
+def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    shape = list(tensors[0].shape)
+    shape[dim] = sum(one.shape[dim] for one in tensors)
+    place = dim % len(shape)
     rests = {(one.dtype, one.shape[:place], one.shape[place + 1 :]) for one in tensors}
-    if len(rests) > 1 or not all(one.is_contiguous() for one in tensors):
-        return NotImplemented
-    joined = sum(one.shape[place] for one in tensors)
-    return empty((*first.shape[:place], joined, *first.shape[place + 1 :]), first.dtype)
+    _only_if(len(rests) == 1, all(one.is_contiguous() for one in tensors))
+    return empty(shape, tensors[0].dtype)
 
 
-def _pad(values: Tensor, widths: Ints, *_: Any) -> Any:
-    if not values.is_contiguous() or len(widths) > 2 * values.dim():
-        return NotImplemented
+def _pad(values: Tensor, widths: Ints, *_: Any) -> Tensor:
     shape = list(values.shape)
     for place in range(len(widths) // 2):
         shape[-1 - place] += widths[2 * place] + widths[2 * place + 1]
-    return empty(shape, values.dtype) if min(shape) > 0 else NotImplemented
+    _only_if(values.is_contiguous(), min(shape) > 0)
+    return empty(shape, values.dtype)
 
 
-def _nll(scores: Tensor, targets: Tensor, weight: Any, reduction: int, ignore: int) -> Any:
-    del ignore, weight
-    if scores.dim() != 2 or targets.shape != scores.shape[:1]:
-        return NotImplemented
+def _nll(scores: Tensor, targets: Tensor, _weight: Any, reduction: int, _ignore: int) -> tuple[Tensor, ...]:
+    _only_if(scores.dim() == 2, targets.shape == scores.shape[:1])
     return empty(() if reduction else targets.shape, scores.dtype), empty((), scores.dtype)
 
 
-def _embedding(table: Tensor, indices: Tensor, *_: Any) -> Any:
-    return empty((*indices.shape, table.shape[1]), table.dtype) if table.dim() == 2 else NotImplemented
+def _embedding(table: Tensor, indices: Tensor, *_: Any) -> Tensor:
+    _only_if(table.dim() == 2)
+    return empty((*indices.shape, table.shape[1]), table.dtype)
 
 
-def _embedding_backward(grad: Tensor, _: Tensor, rows: int, *__: Any) -> Any:
-    return empty((rows, grad.shape[-1]), grad.dtype)
-
-
-def _sized(grad: Tensor, shape: Ints, *_: Any) -> Any:
+def _sized(grad: Tensor, shape: Ints, *_: Any) -> Tensor:
     return empty(shape, grad.dtype)
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Any:
-    if not query.dim() == key.dim() == value.dim() == 4:
-        return NotImplemented
+def _attention(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, ...]:
+    _only_if(query.dim() == key.dim() == value.dim() == 4)
     batch, heads, queries, _width = query.shape
     return ordered(query), empty((batch, queries, heads), query.dtype).transpose(1, 2)
-
-
-def _attention_backward(_: Tensor, *given: Any, **__: Any) -> Any:
-    """By token: the heads of a place lie next to each other."""
-    shapes = ((one.shape, one.dtype) for one in given[:3])
-    return tuple(
-        empty((batch, length, heads, width), dtype).transpose(1, 2)
-        for (batch, heads, length, width), dtype in shapes
-    )
 
 
 def _slid(
@@ -243,22 +231,18 @@ def _slid(
         if ceiling and (out - 1) * step >= size + pad:
             out -= 1  # a window must start inside
         found.append(out)
+    _only_if(min(found) > 0)
     return found
 
 
 def _convolution(
     images: Tensor, weight: Tensor, _: Any, stride: Ints, padding: Ints, dilation: Ints, *rest: Any
-) -> Any:
+) -> Tensor:
     transposed, output_padding, groups = rest
     last, sizes, kernel = is_channels_last(images), images.shape[2:], weight.shape[2:]
-    plain = (last or images.is_contiguous()) and weight.is_contiguous() and images.dtype == weight.dtype
     outs, ins = weight.shape[0], weight.shape[1] * groups
     if transposed:
         outs, ins = ins, outs
-    fit = images.dim() == weight.dim() and images.shape[1] == ins
-    if not (plain and fit and len(stride) == len(padding) == len(dilation) == len(kernel)):
-        return NotImplemented
-    if transposed:
         each = zip(sizes, kernel, stride, padding, dilation, output_padding, strict=True)
         made = [
             (size - 1) * step - 2 * pad + apart * (width - 1) + 1 + more
@@ -266,16 +250,9 @@ def _convolution(
         ]
     else:
         made = _slid(sizes, kernel, stride, padding, dilation)
-    return empty((images.shape[0], outs, *made), images.dtype, last) if min(made) > 0 else NotImplemented
-
-
-def _pooled(images: Tensor, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceiling: bool) -> Any:
-    """The shape of the result."""
-    stride = stride or kernel
-    if not images.is_contiguous() or {*map(len, (kernel, stride, padding, dilation))} != {images.dim() - 2}:
-        return NotImplemented
-    sizes = _slid(images.shape[2:], kernel, stride, padding, dilation, ceiling)
-    return (*images.shape[:2], *sizes) if min(sizes) > 0 else NotImplemented
+    _only_if(last or images.is_contiguous(), weight.is_contiguous(), images.dtype == weight.dtype)
+    _only_if(images.shape[1] == ins, min(made) > 0)
+    return empty((images.shape[0], outs, *made), images.dtype, last)
 
 
 def _max_pool(
@@ -284,38 +261,39 @@ def _max_pool(
     stride: Ints = (),
     padding: Ints = (0, 0),
     dilation: Ints = (1, 1),
-    *rest: bool,
-) -> Any:
-    shape = _pooled(images, kernel, stride, padding, dilation, any(rest))
-    return shape if shape is NotImplemented else (empty(shape, images.dtype), empty(shape, torch.int64))
+    ceiling: bool = False,
+) -> tuple[Tensor, Tensor]:
+    _only_if(images.is_contiguous())
+    shape = (
+        *images.shape[:2],
+        *_slid(images.shape[2:], kernel, stride or kernel, padding, dilation, ceiling),
+    )
+    return empty(shape, images.dtype), empty(shape, torch.int64)
 
 
 def _average_pool(
     images: Tensor, kernel: Ints, stride: Ints = (), padding: Any = None, ceiling: bool = False, *_: Any
-) -> Any:
-    shape = _pooled(images, kernel, stride, padding or [0] * len(kernel), [1] * len(kernel), ceiling)
-    return shape if shape is NotImplemented else empty(shape, images.dtype)
+) -> Tensor:
+    ones = [1] * len(kernel)
+    return _max_pool(images, kernel, stride, padding or [0] * len(kernel), ones, ceiling)[0]
 
 
-def _batch_norm(images: Tensor, *rest: Any) -> Any:
+def _batch_norm(images: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     given, training = [one for one in rest[:4] if one is not None], rest[4]
-    channels = images.shape[1] if images.dim() > 1 else -1
-    fit = all(one.shape == (channels,) and one.dtype == images.dtype for one in given)
-    if not images.is_contiguous() or not fit:
-        return NotImplemented
-    saved = (channels,) if training else (0,)
-    return ordered(images), empty(saved, images.dtype), empty(saved, images.dtype)
+    channels = images.shape[1:2]
+    _only_if(images.is_contiguous(), len(channels) == 1)
+    _only_if(all(one.shape == channels and one.dtype == images.dtype for one in given))
+    saved = channels if training else (0,)
+    return contiguous(images), empty(saved, images.dtype), empty(saved, images.dtype)
 
 
-def _layer_norm(values: Tensor, shape: Ints, weight: Any, bias: Any, _: float) -> Any:
+def _layer_norm(values: Tensor, shape: Ints, weight: Any, bias: Any, _: float) -> tuple[Tensor, ...]:
     given = [one for one in (weight, bias) if one is not None]
     rest = values.dim() - len(shape)
-    fit = list(values.shape[rest:]) == list(shape)
-    fit = fit and all(list(one.shape) == list(shape) and one.dtype == values.dtype for one in given)
-    if not fit or values.dtype in (torch.float16, torch.bfloat16):
-        return NotImplemented
+    _only_if(all([*one.shape] == [*shape] and one.dtype == values.dtype for one in given))
+    _only_if([*values.shape[rest:]] == [*shape], values.dtype not in (torch.float16, torch.bfloat16))
     moments = (*values.shape[:rest], *[1] * len(shape))
-    return empty(values.shape, values.dtype), empty(moments, values.dtype), empty(moments, values.dtype)
+    return contiguous(values), empty(moments, values.dtype), empty(moments, values.dtype)
 
 
 def _gradients(mask: Sequence[bool], data: Tensor, *shapes: Ints) -> tuple[Tensor | None, ...]:
@@ -325,35 +303,31 @@ def _gradients(mask: Sequence[bool], data: Tensor, *shapes: Ints) -> tuple[Tenso
     return ordered(data) if mask[0] else None, *parameters
 
 
-def _convolution_backward(
-    _: Tensor, images: Tensor, weight: Tensor, bias_sizes: Ints | None, *rest: Any
-) -> Any:
-    if not (weight.is_contiguous() and (images.is_contiguous() or is_channels_last(images))):
-        return NotImplemented
-    return _gradients(rest[-1], images, weight.shape, bias_sizes or ())
+def _convolution_backward(_: Tensor, images: Tensor, weight: Tensor, bias: Ints | None, *rest: Any) -> Any:
+    _only_if(weight.is_contiguous(), images.is_contiguous() or is_channels_last(images))
+    return _gradients(rest[-1], images, weight.shape, bias or ())
 
 
 def _batch_norm_backward(_: Tensor, images: Tensor, *rest: Any) -> Any:
-    channels = images.shape[1:2]
-    return _gradients(rest[-1], images, channels, channels) if images.is_contiguous() else NotImplemented
+    _only_if(images.is_contiguous())
+    return _gradients(rest[-1], images, images.shape[1:2], images.shape[1:2])
 
 
 def _layer_norm_backward(grad: Tensor, values: Tensor, shape: Ints, *rest: Any) -> Any:
-    if not (grad.is_contiguous() and values.is_contiguous()):
-        return NotImplemented
+    _only_if(grad.is_contiguous(), values.is_contiguous())
     return _gradients(rest[-1], values, shape, shape)
 
 
-def _lstm(inputs: Tensor, *rest: Any) -> Any:
+def _lstm(inputs: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     states, (length, batch, width), hidden = rest[4:6], inputs.shape, rest[4].shape[-1]
     # What it keeps for its backward, about as many bytes as it really asks for.
     kept = 4 * length * batch * (10 * hidden + 6 * max(width, hidden)) if rest[-1] else 0
-    ends = (empty(one.shape, one.dtype) for one in states)
-    return empty((length, batch, hidden), inputs.dtype), *ends, empty((kept,), torch.uint8)
+    output = empty((length, batch, hidden), inputs.dtype)
+    return output, *map(contiguous, states), empty((kept,), torch.uint8)
 
 
-def _lstm_backward(*given: Any) -> Any:
-    return tuple(empty(one.shape, one.dtype) for one in given[:7])
+def _lstm_backward(*given: Any) -> tuple[Tensor, ...]:
+    return tuple(map(contiguous, given[:7]))
 
 
 _VALUE_DEPENDENT = (
@@ -394,11 +368,9 @@ RULES: dict[str, Any] = {
     "constant_pad_nd": _pad,
     "nll_loss_forward": _nll,
     "embedding": _embedding,
-    "embedding_dense_backward": _embedding_backward,
     "slice_backward": _sized,
     "select_backward": _sized,
     "_scaled_dot_product_flash_attention_for_cpu": _attention,
-    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     "native_batch_norm": _batch_norm,

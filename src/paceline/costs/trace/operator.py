@@ -1,6 +1,8 @@
 """One call of one of torch's operators, as far as its time depends on it; what each operator is for."""
 
+import re
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 Phase = Literal["forward", "backward", "apply"]
@@ -127,49 +129,33 @@ WRITE_ONLY = frozenset(
 
 _GROUPS: dict[Kind, str] = {
     "product": "mm addmm bmm baddbmm",
-    "convolution": "convolution convolution_backward",
-    "recurrence": "mkldnn_rnn_layer mkldnn_rnn_layer_backward",
-    "norm": "native_batch_norm native_batch_norm_backward native_layer_norm native_layer_norm_backward "
-    "native_group_norm native_group_norm_backward _native_batch_norm_legit cudnn_batch_norm "
-    "cudnn_batch_norm_backward _fused_rms_norm _fused_rms_norm_backward",
-    "pool": "_adaptive_avg_pool3d _adaptive_avg_pool3d_backward adaptive_max_pool3d adaptive_max_pool3d_backward "
-    "fractional_max_pool2d fractional_max_pool2d_backward fractional_max_pool3d fractional_max_pool3d_backward "
-    "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward "
-    "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward "
-    "max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool3d avg_pool3d_backward",
+    "convolution": "convolution",
+    "recurrence": "mkldnn_rnn_layer",
+    "norm": "native_batch_norm native_layer_norm native_group_norm _native_batch_norm_legit cudnn_batch_norm "
+    "_fused_rms_norm",
+    "pool": "_adaptive_avg_pool3d adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d "
+    "max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d adaptive_max_pool2d max_pool3d_with_indices avg_pool3d",
     "reduction": "sum mean max min amax amin argmax argmin var std var_mean norm prod cumsum any all topk sort "
-    "logsumexp linalg_vector_norm _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data "
-    "_safe_softmax nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward mse_loss "
-    "mse_loss_backward binary_cross_entropy_with_logits binary_cross_entropy binary_cross_entropy_backward "
-    "smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward soft_margin_loss soft_margin_loss_backward "
-    "multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward multilabel_margin_loss_backward "
-    "_trilinear",
-    "embedding": "embedding embedding_dense_backward _embedding_bag _embedding_bag_forward_only "
-    "_embedding_bag_dense_backward _embedding_bag_backward",
-    "copy": "clone _to_copy copy_ cat stack constant_pad_nd slice_backward select_backward zeros ones full "
-    "zeros_like ones_like full_like zero_ fill_ arange new_zeros new_ones new_full index index_select gather "
-    "scatter scatter_ index_put index_put_ _index_put_impl_ roll flip repeat scalar_tensor tril triu "
-    "reflection_pad1d reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward reflection_pad3d "
-    "reflection_pad3d_backward replication_pad1d replication_pad1d_backward replication_pad2d "
-    "replication_pad2d_backward replication_pad3d replication_pad3d_backward upsample_nearest1d "
-    "upsample_nearest1d_backward upsample_nearest2d upsample_nearest2d_backward upsample_nearest3d "
-    "upsample_nearest3d_backward upsample_linear1d upsample_linear1d_backward upsample_bilinear2d "
-    "upsample_bilinear2d_backward upsample_bicubic2d upsample_bicubic2d_backward upsample_trilinear3d "
-    "upsample_trilinear3d_backward max_unpool2d max_unpool3d pixel_shuffle pixel_unshuffle channel_shuffle im2col "
-    "col2im",
-    "elementwise": "_prelu_kernel _prelu_kernel_backward abs add add_ addcmul_ bernoulli_ bitwise_not celu celu_ "
-    "clamp_min clamp_min_ div div_ elu elu_ elu_backward eq exp ge gelu gelu_backward glu glu_backward hardshrink "
-    "hardshrink_backward hardsigmoid hardsigmoid_ hardsigmoid_backward hardswish hardswish_ hardswish_backward "
-    "hardtanh hardtanh_ hardtanh_backward leaky_relu leaky_relu_ leaky_relu_backward log_sigmoid_backward "
-    "log_sigmoid_forward masked_fill masked_fill_ mish mish_ mish_backward mul mul_ ne neg pow rand relu relu_ "
-    "rrelu_with_noise rrelu_with_noise_backward rsqrt rsub sgn sigmoid sigmoid_ sigmoid_backward sign silu silu_ "
-    "silu_backward softplus softplus_backward softshrink softshrink_backward sqrt_ sub sub_ tanh tanh_ tanh_backward "
-    "threshold threshold_backward where xlogy",
-    "optimizer": "_fused_sgd_ _fused_adam_ _fused_adamw_ _fused_adagrad_",
+    "logsumexp linalg_vector_norm _softmax _log_softmax _safe_softmax nll_loss nll_loss2d mse_loss "
+    "binary_cross_entropy_with_logits binary_cross_entropy smooth_l1_loss huber_loss soft_margin_loss "
+    "multi_margin_loss multilabel_margin_loss _trilinear",
+    "embedding": "embedding embedding_dense _embedding_bag _embedding_bag_forward_only _embedding_bag_dense",
+    "copy": "clone _to_copy copy cat stack constant_pad_nd slice select zeros ones full zeros_like ones_like "
+    "full_like zero fill arange new_zeros new_ones new_full index index_select gather scatter index_put "
+    "_index_put_impl roll flip repeat scalar_tensor tril triu reflection_pad1d reflection_pad2d reflection_pad3d "
+    "replication_pad1d replication_pad2d replication_pad3d upsample_nearest1d upsample_nearest2d upsample_nearest3d "
+    "upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d max_unpool2d max_unpool3d "
+    "pixel_shuffle pixel_unshuffle channel_shuffle im2col col2im",
+    "elementwise": "_prelu_kernel abs add addcmul bernoulli bitwise_not celu clamp_min div elu eq exp ge gelu glu "
+    "hardshrink hardsigmoid hardswish hardtanh leaky_relu log_sigmoid masked_fill mish mul ne neg pow rand relu "
+    "rrelu_with_noise rsqrt rsub sgn sigmoid sign silu softplus softshrink sqrt sub tanh threshold where xlogy",
+    "optimizer": "_fused_sgd _fused_adam _fused_adamw _fused_adagrad",
 }
 
 KINDS: dict[str, Kind] = {name: kind for kind, names in _GROUPS.items() for name in names.split()}
-"""By name: every operator that the layers of ``torch.nn`` consist of, and others."""
+"""By name, without what says that it is a backward or works in place: what the layers of ``torch.nn`` consist of."""
+_VARIANT = re.compile("(_backward|_backward_data|_forward)?_?$")
+_ATTENTION = "_scaled_dot_product_"
 
 _FLOPS: dict[float, str] = {
     0: "nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward eq ne lt gt le ge where "
@@ -193,5 +179,10 @@ such operators are bound by memory.
 """
 
 
+def is_known(name: str) -> bool:
+    return name.startswith(_ATTENTION) or _VARIANT.sub("", name) in KINDS
+
+
+@cache
 def kind_of(name: str) -> Kind:
-    return "attention" if name.startswith("_scaled_dot_product_") else KINDS.get(name, "elementwise")
+    return "attention" if name.startswith(_ATTENTION) else KINDS.get(_VARIANT.sub("", name), "elementwise")

@@ -3,8 +3,8 @@
 import traceback
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -118,25 +118,20 @@ class ModuleTracker:
         self._starts = [0]
         self._paths = [LOSS]
 
-    @contextmanager
-    def followed(self) -> Iterator[None]:
+    def follow(self, hooks: ExitStack) -> None:
+        """Until ``hooks`` are closed."""
         self._stack.clear()
         self._mark()
-        hooks = [module.register_forward_pre_hook(self._enter) for module in self.names]
-        hooks += [module.register_forward_hook(self._leave, always_call=True) for module in self.names]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+        for module in self.names:
+            hooks.callback(module.register_forward_pre_hook(self._enter).remove)
+            hooks.callback(module.register_forward_hook(self._leave, always_call=True).remove)
 
-    def current(self) -> str:
-        return self._stack[-1] if self._stack else LOSS
-
-    def backward(self) -> str:
-        """The module whose backward is running; one that recomputes its forward is found as in forward."""
-        if self._stack:
-            return self._stack[-1]
+    def running(self, phase: Phase) -> str:
+        """The module that is called, or whose backward is running; one that recomputes its forward is called again."""
+        if phase == "apply":
+            return ""
+        if self._stack or phase == "forward":
+            return self._current()
         node: Any = torch._C._current_autograd_node()
         if not node:
             return ""
@@ -162,7 +157,10 @@ class ModuleTracker:
 
     def _mark(self) -> None:
         self._starts.append(torch._C._autograd._get_sequence_nr())
-        self._paths.append(self.current())
+        self._paths.append(self._current())
+
+    def _current(self) -> str:
+        return self._stack[-1] if self._stack else LOSS
 
 
 Run = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], tuple[Any, Any]]
@@ -177,7 +175,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._run, self._held = run, held
         self.phase: Phase | None = None
-        self.modules: ModuleTracker | None = None
+        self.modules = ModuleTracker(nn.Module())
         self.last: OpOverload | None = None
         self.begin()
 
@@ -203,15 +201,10 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             given, name = list(tensors_in((*args, *kwargs.values()))), func._opname
             held.made(name, kind_of(name), self.phase == "forward", given, list(tensors_in([result])))
         if counts(func):
-            module = self._module()
-            unrolled = self.modules is not None and module in self.modules.recurrent
+            module = self.modules.running(self.phase)
+            unrolled = module in self.modules.recurrent
             record = operator(func, args, kwargs, result, self.phase, module, unrolled)
             if held is not None:
                 record = replace(record, held=held.bytes, held_mixed=held.mixed, held_heap=held.heap)
             self.calls[self.phase].append((record, seconds))
         return result
-
-    def _module(self) -> str:
-        if self.modules is None or self.phase == "apply":
-            return ""
-        return self.modules.current() if self.phase == "forward" else self.modules.backward()

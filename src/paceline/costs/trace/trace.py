@@ -2,12 +2,12 @@
 
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from math import nan, prod
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn, optim
@@ -16,12 +16,12 @@ from torch.nn.parameter import UninitializedParameter
 
 from paceline.costs.trace.fused import FusedKernels
 from paceline.costs.trace.meta import NeedsValues, meta_result
-from paceline.costs.trace.operator import MatrixKind, Operator, Phase
+from paceline.costs.trace.operator import MatrixKind, Operator
 from paceline.costs.trace.recorder import HeldMemory, ModuleTracker, OperatorRecorder
 from paceline.errors import UsageError, is_users
 from paceline.jobs.batches import Batch, batch_loss, check_loss, describe, kept_outputs, tensors_of
 from paceline.jobs.job import Job, Traceable
-from paceline.jobs.optimizers import ELEMENTWISE, Adam, AdamW, Sgd, clip_norm_
+from paceline.jobs.optimizers import Adam, AdamW, Sgd, clip_norm_, takes_vector
 from paceline.jobs.step import StepHooks, StepPhase, accumulate_gradient
 
 T = TypeVar("T")
@@ -133,6 +133,12 @@ _NO_VALUES = (
 )
 
 
+class Update(NamedTuple):
+    step: Callable[[], object]
+    held: int
+    """Bytes of the optimizer's state."""
+
+
 class TracedStep(StepHooks):
     """A training step with its gradients in one vector, on the device that is the default when it is made."""
 
@@ -153,34 +159,37 @@ class TracedStep(StepHooks):
         self.model = model.train()
         self.parameters = _trainable(job.name, self.model)
         recorder.modules = self._modules = ModuleTracker(self.model)
-        parameters = [parameter for _, parameter in self.parameters]
-        self.grad = _flat_gradient(parameters)
+        self.grad = _flat_gradient([parameter for _, parameter in self.parameters])
         self._doing = "batch"
         with self._refusing():
             self.batch = job.batch(samples)
             check_loss(job, self.batch)
-        self.update = Update(job.optimizer, parameters, self.grad)
         self.ready: dict[str, int] = {}
 
     def run(self) -> None:
         self.recorder.begin()
-        with self._refusing(), self._modules.followed(), self._gradients_watched():
+        with self._refusing(), ExitStack() as hooks:
+            self._modules.follow(hooks)
+            for name, parameter in self.parameters:
+                completed = partial(self._completed, name)
+                hook = parameter.register_post_accumulate_grad_hook(completed)  # type: ignore[no-untyped-call]
+                hooks.callback(hook.remove)
             accumulate_gradient(self._forward, self.grad, iter([self.batch]), [1.0], self)
         # Torch's optimizers keep their counters on the CPU.
         self._doing = "optimizer"
         with torch.device("cpu"), self._refusing():
-            self.update.prepare()
+            update = self.update
             self.recorder.phase = "apply"
             clip_norm_(self.grad, self.job.clip_norm)
-            self.update.step()
+            update.step()
 
     def begin(self, phase: StepPhase) -> None:
         if phase == "forward":
-            self._enter("forward")
+            self._doing = self.recorder.phase = "forward"
 
     def end(self, phase: StepPhase) -> None:
         if phase == "forward":
-            self._enter("backward")  # which begins with the gradient being zeroed
+            self._doing = self.recorder.phase = "backward"  # which begins with the gradient being zeroed
         elif phase == "backward":
             self.recorder.phase = None
 
@@ -188,8 +197,12 @@ class TracedStep(StepHooks):
         """A loss without memory has no value."""
         return nan
 
-    def _enter(self, phase: Phase) -> None:
-        self._doing = self.recorder.phase = phase
+    @cached_property
+    def update(self) -> Update:
+        factory = self.job.optimizer
+        if self.grad.is_meta and isinstance(factory, Sgd | Adam):
+            return _fused_update(factory, self.grad)
+        return _built_update(factory, [parameter for _, parameter in self.parameters], self.grad)
 
     def _forward(self, batch: Batch) -> Tensor:
         with kept_outputs(self.model) as self._outputs:
@@ -197,20 +210,8 @@ class TracedStep(StepHooks):
         self._outputs.clear()  # a training step does not keep them either
         return loss
 
-    @contextmanager
-    def _gradients_watched(self) -> Iterator[None]:
-        def completed(name: str, _: Tensor) -> None:
-            self.ready[name] = len(self.recorder.calls["backward"])
-
-        hooks = [
-            parameter.register_post_accumulate_grad_hook(partial(completed, name))  # type: ignore[no-untyped-call]
-            for name, parameter in self.parameters
-        ]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+    def _completed(self, name: str, _: Tensor) -> None:
+        self.ready[name] = len(self.recorder.calls["backward"])
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
@@ -269,55 +270,36 @@ class OnCpu(nn.Parameter):
     device = property(lambda _: torch.device("cpu"))
 
 
-class Update:
-    """Steps of an optimizer; those that ship are not built on meta, because torch imports its compiler to do so."""
+def _fused_update(factory: Sgd | Adam, grad: Tensor) -> Update:
+    """What an optimizer that ships calls; it is not built on meta, because torch imports its compiler to do so."""
+    settings = {**asdict(factory), "maximize": False}
+    many = 2 if isinstance(factory, Adam) else int(factory.momentum > 0)
+    vector, *moments = (torch.empty_like(grad) for _ in range(many + 1))
+    held = many * grad.nbytes
+    if isinstance(factory, Sgd):
+        settings.update(dampening=0.0, is_first_step=False)
+        return Update(partial(torch._fused_sgd_, [vector], [grad], moments, **settings), held)
+    fused = torch._fused_adamw_ if isinstance(factory, AdamW) else torch._fused_adam_
+    (mean, square), steps = moments, [torch.empty((), device=grad.device)]
 
-    def __init__(self, factory: Factory, parameters: list[nn.Parameter], grad: Tensor) -> None:
-        self._factory, self._parameters, self._grad = factory, parameters, grad
-        self._optimizer: optim.Optimizer | None = None
-        self._vector, self._moments, self._steps = grad, list[Tensor](), list[Tensor]()
+    def step() -> None:
+        torch._foreach_add_(steps, 1)
+        fused([vector], [grad], [mean], [square], [], steps, amsgrad=False, **settings)
 
-    def prepare(self) -> None:
-        if self._grad.is_meta and isinstance(self._factory, Sgd | Adam):
-            many = 2 if isinstance(self._factory, Adam) else int(self._factory.momentum > 0)
-            self._vector, *self._moments = (torch.empty_like(self._grad) for _ in range(many + 1))
-            self._steps = [torch.empty((), device=self._grad.device)]
-        elif self._optimizer is None:
-            self._optimizer = self._built()
-            self._optimizer.step()
+    return Update(step, held)
 
-    @property
-    def held(self) -> int:
-        if self._optimizer is None:
-            return sum(one.nbytes for one in self._moments)
-        states = self._optimizer.state.values()
-        return sum(one.nbytes for state in states for one in state.values() if isinstance(one, Tensor))
 
-    def step(self) -> None:
-        """Of an optimizer that ships, what torch's own calls: a fused operator with the factory's settings."""
-        vector, grad, factory = [self._vector], [self._grad], self._factory
-        if self._optimizer is not None:
-            self._optimizer.step()
-        elif isinstance(factory, Adam):
-            torch._foreach_add_(self._steps, 1)
-            fused = torch._fused_adamw_ if isinstance(factory, AdamW) else torch._fused_adam_
-            mean, square = ([moment] for moment in self._moments)
-            settings = {**asdict(factory), "amsgrad": False, "maximize": False}
-            fused(vector, grad, mean, square, [], self._steps, **settings)
-        elif isinstance(factory, Sgd):
-            settings = {**asdict(factory), "dampening": 0.0, "maximize": False, "is_first_step": False}
-            torch._fused_sgd_(vector, grad, self._moments, **settings)
-
-    def _built(self) -> optim.Optimizer:
-        stand_ins = [_stand_in(one) for one in self._parameters]
-        optimizer = self._factory(stand_ins)
-        alike = type(optimizer) in ELEMENTWISE and len(optimizer.param_groups) == 1
-        if alike and len(optimizer.param_groups[0]["params"]) == len(stand_ins):
-            optimizer = self._factory([_stand_in(nn.Parameter(torch.zeros_like(self._grad)), self._grad)])
-        for group in optimizer.param_groups:
-            if not group.get("fused"):
-                group["params"] = [_plain(one) for one in group["params"]]
-        return optimizer
+def _built_update(factory: Factory, parameters: list[nn.Parameter], grad: Tensor) -> Update:
+    stand_ins = [_stand_in(one) for one in parameters]
+    optimizer = factory(stand_ins)
+    if takes_vector(optimizer, len(stand_ins)):
+        optimizer = factory([_stand_in(nn.Parameter(torch.zeros_like(grad)), grad)])
+    for group in optimizer.param_groups:
+        if not group.get("fused"):
+            group["params"] = [_plain(one) for one in group["params"]]
+    optimizer.step()  # which makes its state
+    states = [one for state in optimizer.state.values() for one in state.values()]
+    return Update(optimizer.step, sum(one.nbytes for one in states if isinstance(one, Tensor)))
 
 
 def _stand_in(parameter: nn.Parameter, grad: Tensor | None = None) -> nn.Parameter:

@@ -1,34 +1,35 @@
 """Decoder-only transformers in the shape of GPT-2 (Radford et al., 2019)."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from paceline.jobs.inputs import TokenInput
+from paceline.specs.ranges import from_1_to
+
+Layers = Annotated[int, from_1_to(1000)]
+Width = Annotated[int, from_1_to(2**17)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpt:
     """A GPT of any size, tied embeddings, no dropout; as it stands the small GPT-2."""
 
-    layers: int = 12
+    layers: Layers = 12
     """Blocks of attention and perceptron."""
-    heads: int = 12
+    heads: Width = 12
     """Heads of each attention; they share the width, so more are narrower."""
-    width: int = 768
+    width: Width = 768
     """Numbers a token; parameters grow with its square."""
-    context: int = 1024
+    context: Annotated[int, from_1_to(2**22)] = 1024
     """The longest sequence, in tokens; attention grows with its square."""
-    vocabulary: int = 50257
+    vocabulary: Annotated[int, from_1_to(2**24)] = 50257
     """How many tokens there are."""
 
     def __post_init__(self) -> None:
-        limits = {"layers": 1000, "heads": 2**17, "width": 2**17, "context": 2**22, "vocabulary": 2**24}
-        for name, most in limits.items():
-            if not 1 <= (value := getattr(self, name)) <= most:
-                raise ValueError(f"{name}={value} is out of range; it must be from 1 to {most:,}")
         if self.width % self.heads:
             raise ValueError(
                 f"width={self.width} is not a multiple of heads={self.heads}; each head takes an equal part of it"
@@ -36,7 +37,7 @@ class Gpt:
 
     @property
     def default_input(self) -> TokenInput:
-        return TokenInput(length=self.context, vocabulary=self.vocabulary)
+        return TokenInput(shape=(self.context,), classes=self.vocabulary)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         assert shape[0] <= self.context and classes == self.vocabulary, "the input was checked"  # noqa: PT018
@@ -52,27 +53,27 @@ class Gpt2Small(Gpt):
 class Gpt2Medium(Gpt):
     """The medium GPT-2."""
 
-    layers: int = 24
-    heads: int = 16
-    width: int = 1024
+    layers: Layers = 24
+    heads: Width = 16
+    width: Width = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpt2Large(Gpt):
     """The large GPT-2."""
 
-    layers: int = 36
-    heads: int = 20
-    width: int = 1280
+    layers: Layers = 36
+    heads: Width = 20
+    width: Width = 1280
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpt2Xl(Gpt):
     """The largest GPT-2, XL."""
 
-    layers: int = 48
-    heads: int = 25
-    width: int = 1600
+    layers: Layers = 48
+    heads: Width = 25
+    width: Width = 1600
 
 
 class Decoder(nn.Module):

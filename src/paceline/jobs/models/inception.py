@@ -1,17 +1,19 @@
 """GoogLeNet (Szegedy et al., 2015) and Inception v3 (Szegedy et al., 2016), without their auxiliary heads."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import nn
 
 from paceline.jobs.inputs import ImageInput
-from paceline.jobs.models.layers import Branches, after, chain, check_choice, start_convolutions
+from paceline.jobs.models.layers import Branches, after, chain, start_convolutions
 
 Conv = Callable[..., nn.Module]
 """``_conv`` with or without batch norm."""
+Path = Sequence[tuple[int, ...]]
+"""Convolutions one after another: the channels and the kernel of each."""
 
 
 def _conv(
@@ -43,12 +45,9 @@ MIXED = {
 class GoogLeNet:
     """GoogLeNet (Szegedy et al., 2015) without the auxiliary heads."""
 
-    version: str = "batch-norm"
+    version: Literal["batch-norm", "paper"] = "batch-norm"
     """batch-norm, as torchvision has it, with 3x3 for 5x5; or paper: biases and 5x5, 7.00 M parameters."""
     default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000, smallest=32)
-
-    def __post_init__(self) -> None:
-        check_choice("version", self.version, "batch-norm", "paper")
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         paper = self.version == "paper"
@@ -60,13 +59,13 @@ class GoogLeNet:
         layers |= {"norm2": nn.LocalResponseNorm(5)} if paper else {}
         layers["pool2"] = halve(3)
         for name, (ins, single, three_in, three, five_in, five, pooled) in MIXED.items():
-            layers[f"mixed{name}"] = Branches(
-                {
-                    "single": conv(ins, single, 1),
-                    "three": nn.Sequential(conv(ins, three_in, 1), conv(three_in, three, 3)),
-                    "five": nn.Sequential(conv(ins, five_in, 1), conv(five_in, five, 5 if paper else 3)),
-                    "pooled": chain({"pool": nn.MaxPool2d(3, 1, padding=1), "conv": conv(ins, pooled, 1)}),
-                }
+            layers[f"mixed{name}"] = _mixed(
+                conv,
+                ins,
+                {"pool": nn.MaxPool2d(3, stride=1, padding=1), "conv": conv(ins, pooled, 1)},
+                single=[(single, 1)],
+                three=[(three_in, 1), (three, 3)],
+                five=[(five_in, 1), (five, 5 if paper else 3)],
             )
             if name in ("3b", "4e"):
                 layers[f"pool{name[0]}"] = halve(3 if paper or name == "3b" else 2)
@@ -79,12 +78,9 @@ class GoogLeNet:
 class InceptionV3:
     """Inception v3 (Szegedy et al., 2016) without the auxiliary head."""
 
-    version: str = "published"
+    version: Literal["published", "paleo"] = "published"
     """published, or paleo: biases instead of batch norm, one convolution less, 23.73 M parameters."""
     default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 299, 299), classes=1000, smallest=75)
-
-    def __post_init__(self) -> None:
-        check_choice("version", self.version, "published", "paleo")
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         channels, *sides = shape
@@ -92,6 +88,8 @@ class InceptionV3:
         conv = partial(_conv, norm=not paleo)
         for kernel, stride in ((3, 2), (3, 1), (3, 2), (3, 1), (3, 2), (3, 2), (3, 2)):
             sides = after(sides, kernel, stride)
+        twice = [(64, 1), (96, 3)] if paleo else [(64, 1), (96, 3), (96, 3)]
+        seven = [(192, 1), (192, 1, 7), (192, 7, 1), (192, 3)]
         layers: dict[str, nn.Module] = {
             "conv1a": conv(channels, 32, 3, stride=2, pad=False),
             "conv2a": conv(32, 32, 3, pad=False),
@@ -103,12 +101,12 @@ class InceptionV3:
             "mixed5b": _square(conv, 192, 32),
             "mixed5c": _square(conv, 256, 64),
             "mixed5d": _square(conv, 288, 64),
-            "mixed6a": _first_reduction(conv, paleo=paleo),
+            "mixed6a": _halving(conv, 288, conv=[(384, 3)], twice=twice),
             "mixed6b": _factorised(conv, 128),
             "mixed6c": _factorised(conv, 160),
             "mixed6d": _factorised(conv, 160),
             "mixed6e": _factorised(conv, 192),
-            "mixed7a": _second_reduction(conv),
+            "mixed7a": _halving(conv, 768, three=[(192, 1), (320, 3)], seven=seven),
             "mixed7b": _wide(conv, 1280),
             "mixed7c": _wide(conv, 2048),
             "pool": nn.AvgPool2d((sides[0], sides[1])),
@@ -121,69 +119,47 @@ class InceptionV3:
         return start_convolutions(chain(layers))
 
 
-def _pooling(conv: Conv, ins: int, outs: int) -> nn.Module:
-    return chain({"pool": nn.AvgPool2d(3, stride=1, padding=1), "conv": conv(ins, outs, 1)})
+def _averaged(conv: Conv, ins: int, outs: int) -> dict[str, nn.Module]:
+    return {"pool": nn.AvgPool2d(3, stride=1, padding=1), "conv": conv(ins, outs, 1)}
 
 
 def _square(conv: Conv, ins: int, pooled: int) -> nn.Module:
     """1x1, 5x5 and twice 3x3."""
-    return Branches(
-        {
-            "single": conv(ins, 64, 1),
-            "five": nn.Sequential(conv(ins, 48, 1), conv(48, 64, 5)),
-            "twice": nn.Sequential(conv(ins, 64, 1), conv(64, 96, 3), conv(96, 96, 3)),
-            "pooled": _pooling(conv, ins, pooled),
-        }
-    )
-
-
-def _first_reduction(conv: Conv, *, paleo: bool) -> nn.Module:
-    halving = partial(conv, stride=2, pad=False)
-    single = halving(288, 384, 3)
-    twice = (
-        [conv(288, 64, 1), halving(64, 96, 3)]
-        if paleo
-        else [conv(288, 64, 1), conv(64, 96, 3), halving(96, 96, 3)]
-    )
-    return Branches({"conv": single, "twice": nn.Sequential(*twice), "pool": nn.MaxPool2d(3, 2)})
+    five, twice = [(48, 1), (64, 5)], [(64, 1), (96, 3), (96, 3)]
+    return _mixed(conv, ins, _averaged(conv, ins, pooled), single=[(64, 1)], five=five, twice=twice)
 
 
 def _factorised(conv: Conv, width: int) -> nn.Module:
     """7x7 as 1x7 and 7x1, once and twice."""
-    return Branches(
-        {
-            "single": conv(768, 192, 1),
-            "seven": nn.Sequential(conv(768, width, 1), conv(width, width, 1, 7), conv(width, 192, 7, 1)),
-            "twice": nn.Sequential(
-                conv(768, width, 1),
-                conv(width, width, 7, 1),
-                conv(width, width, 1, 7),
-                conv(width, width, 7, 1),
-                conv(width, 192, 1, 7),
-            ),
-            "pooled": _pooling(conv, 768, 192),
-        }
-    )
-
-
-def _second_reduction(conv: Conv) -> nn.Module:
-    halving = partial(conv, stride=2, pad=False)
-    seven = nn.Sequential(conv(768, 192, 1), conv(192, 192, 1, 7), conv(192, 192, 7, 1), halving(192, 192, 3))
-    three = nn.Sequential(conv(768, 192, 1), halving(192, 320, 3))
-    return Branches({"three": three, "seven": seven, "pool": nn.MaxPool2d(3, 2)})
+    seven = [(width, 1), (width, 1, 7), (192, 7, 1)]
+    twice = [(width, 1), (width, 7, 1), (width, 1, 7), (width, 7, 1), (192, 1, 7)]
+    return _mixed(conv, 768, _averaged(conv, 768, 192), single=[(192, 1)], seven=seven, twice=twice)
 
 
 def _wide(conv: Conv, ins: int) -> nn.Module:
     """3x3 as 1x3 beside 3x1, alone and after a 3x3."""
-    return Branches(
-        {
-            "single": conv(ins, 320, 1),
-            "three": nn.Sequential(conv(ins, 384, 1), _beside(conv)),
-            "twice": nn.Sequential(conv(ins, 448, 1), conv(448, 384, 3), _beside(conv)),
-            "pooled": _pooling(conv, ins, 192),
-        }
+    three, twice = (
+        nn.Sequential(*before, Branches({"flat": conv(384, 384, 1, 3), "high": conv(384, 384, 3, 1)}))
+        for before in ([conv(ins, 384, 1)], [conv(ins, 448, 1), conv(448, 384, 3)])
     )
+    pooled = chain(_averaged(conv, ins, 192))
+    return Branches({"single": conv(ins, 320, 1), "three": three, "twice": twice, "pooled": pooled})
 
 
-def _beside(conv: Conv) -> nn.Module:
-    return Branches({"flat": conv(384, 384, 1, 3), "high": conv(384, 384, 3, 1)})
+def _halving(conv: Conv, ins: int, /, **paths: Path) -> nn.Module:
+    halve = partial(conv, stride=2, pad=False)
+    branches = {name: _path(conv, ins, path, last=halve) for name, path in paths.items()}
+    return Branches({**branches, "pool": nn.MaxPool2d(3, stride=2)})
+
+
+def _mixed(conv: Conv, ins: int, pooled: Mapping[str, nn.Module], /, **paths: Path) -> nn.Module:
+    branches = {name: _path(conv, ins, path, last=conv) for name, path in paths.items()}
+    return Branches({**branches, "pooled": chain(pooled)})
+
+
+def _path(conv: Conv, ins: int, path: Path, last: Conv) -> nn.Module:
+    layers = []
+    for place, (outs, *kernel) in enumerate(path, 1):
+        layers.append((last if place == len(path) else conv)(ins, outs, *kernel))
+        ins = outs
+    return layers[0] if len(layers) == 1 else nn.Sequential(*layers)

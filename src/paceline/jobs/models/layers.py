@@ -34,8 +34,3 @@ class Branches(nn.Module):
 
 def after(sides: Sequence[int], kernel: int, stride: int = 1, padding: int = 0) -> list[int]:
     return [(side + 2 * padding - kernel) // stride + 1 for side in sides]
-
-
-def check_choice(name: str, value: str, *choices: str) -> None:
-    if value not in choices:
-        raise ValueError(f"{name}={value} is unknown; choose {', '.join(choices[:-1])} or {choices[-1]}")

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
 from paceline.jobs.inputs import ImageInput
-from paceline.jobs.models.layers import check_choice, start_convolutions
+from paceline.jobs.models.layers import start_convolutions
 
 LARGE = 128
 """Pixels of the shorter side from which stem=auto is the large one."""
@@ -63,15 +63,12 @@ class _ResNet:
 
     zero_gamma: bool = False
     """Gamma 0 in each block's last batch norm, so that it starts as the identity; helps large batches."""
-    stem: str = "auto"
+    stem: Literal["auto", "small", "large"] = "auto"
     """How it starts: small (3x3), large (7x7 with stride 2, then pooling), or auto: large from 128 pixels."""
     default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000)
     block: ClassVar[type[Block]]
     counts: ClassVar[tuple[int, ...]]
     """Blocks of each stage."""
-
-    def __post_init__(self) -> None:
-        check_choice("stem", self.stem, "auto", "small", "large")
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         channels, *sides = shape

@@ -3,27 +3,23 @@
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import nn
 
 from paceline.jobs.inputs import ImageInput
-from paceline.jobs.spec import at_least
+from paceline.specs.ranges import Count, at_least
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mlp:
     """A multi-layer perceptron: every pixel to every unit."""
 
-    hidden: int = 64
+    hidden: Count = 64
     """Units in each hidden layer; more learn more and send more."""
-    layers: int = 1
+    layers: Annotated[int, at_least(0)] = 1
     """Hidden layers; 0 is logistic regression."""
     default_input: ClassVar[ImageInput] = ImageInput(shape=(1, 8, 8), classes=10)
-
-    def __post_init__(self) -> None:
-        at_least(1, hidden=self.hidden)
-        at_least(0, layers=self.layers)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         sizes = [prod(shape), *[self.hidden] * self.layers]
@@ -35,16 +31,13 @@ class Mlp:
 class Cnn:
     """The lean convolutional network: 6 and 16 filters of 5x5, 64 units."""
 
-    first: int = 6
+    first: Count = 6
     """Filters of the first convolution."""
-    second: int = 16
+    second: Count = 16
     """Filters of the second convolution."""
-    hidden: int = 64
+    hidden: Count = 64
     """Units of the fully connected layer; most of the parameters are in front of it."""
     default_input: ClassVar[ImageInput] = ImageInput(shape=(1, 8, 8), classes=10)
-
-    def __post_init__(self) -> None:
-        at_least(1, first=self.first, second=self.second, hidden=self.hidden)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Twice convolve, ReLU and halve by max-pooling, then two linear layers; LeNet's shape on 28x28 and more.

@@ -3,13 +3,13 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import msgspec
 
@@ -42,6 +42,7 @@ _SENTENCES: dict[Kind, str] = {
 _LONGEST = {"host": 255, "message": 4096, "where": 1024, "traceback": 65_536, "run": 4096}
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Steps = tuple[_Count, ...]
+T = TypeVar("T")
 _AGAIN = "start again with the same command."
 
 
@@ -86,11 +87,18 @@ class Failure:
         draft.unlink()
 
 
+def decoded(text: bytes, kind: type[T]) -> T | None:
+    """What another process wrote as JSON; None for anything else."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (ValueError, RecursionError):  # of msgspec: also UnicodeDecodeError
+        return None
+
+
 def read_failure(text: bytes) -> Failure | None:
     """What ``Failure.to_json`` wrote, safe to print; None for anything else."""
-    try:
-        failure = msgspec.json.decode(text, type=Failure)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    failure = decoded(text, Failure)
+    if failure is None:
         return None
     clean: dict[str, Any] = {
         name: printable(getattr(failure, name), longest, lines=name in ("message", "traceback"))
@@ -204,25 +212,21 @@ class CompleteSteps:
     complete: _Steps = ()
     """Those of them that every other host has written too, where this host has seen or recorded it."""
 
-    @classmethod
-    def from_json(cls, text: bytes) -> "CompleteSteps":
-        try:
-            return msgspec.json.decode(text, type=cls)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return cls()
-
 
 def complete_steps(run: Path) -> CompleteSteps:
-    """Verify the checkpoints here; the record that all had saved a step stands for files on other hosts."""
+    """Verify the checkpoints here; the record that all had saved a step stands for files on other hosts.
+
+    Where servers keep the parameters, their files decide: each writes its own after the workers, which may go.
+    """
     folder = RunFolder(run)
     config = read_live(folder)
-    here = _nodes_here(folder, config)
+    here, placed = _nodes_here(folder, config), config.placement.servers or config.placement.workers
+    files = Checkpoints(folder, config.identity, 1, "server" if config.placement.servers else "rank")
+    verified = files.whole_steps([rank for rank, node in enumerate(placed) if node in here])
+    whole = tuple(islice(verified, 1 if _nodes(config) == 1 else None)) if here else ()
     committed = {step for node in here for step in Commits(folder, config.identity, node).steps()}
-    steps = Checkpoints(folder, config.identity, 1).steps()
-    verified = (step for step in steps if _is_whole(folder, config, here, step))
-    whole = tuple(islice(verified, 1 if _nodes(config) == 1 else None))
-    all_here = here.issuperset(config.placement.servers or config.placement.workers)
-    return CompleteSteps(whole=whole, complete=tuple(step for step in whole if all_here or step in committed))
+    complete = tuple(step for step in whole if here.issuperset(placed) or step in committed)
+    return CompleteSteps(whole=whole, complete=complete)
 
 
 def _nodes_here(folder: RunFolder, config: Config) -> set[int]:
@@ -240,16 +244,6 @@ def _nodes_here(folder: RunFolder, config: Config) -> set[int]:
     placement = config.placement
     serving = nodes("server", placement.servers)
     return serving | (nodes("rank", placement.workers) - set(placement.servers))
-
-
-def _is_whole(folder: RunFolder, config: Config, nodes: Collection[int], step: int) -> bool:
-    """Where servers keep the parameters, their files decide: each writes its own after the workers, which may go."""
-    placement = config.placement
-    files = Checkpoints(folder, config.identity, 1, "server" if placement.servers else "rank")
-    ranks = [rank for rank, node in enumerate(placement.servers or placement.workers) if node in nodes]
-    # Whether a file exists is cheaper to know than whether it is whole.
-    there = bool(nodes) and all(files.is_there(step, rank) for rank in ranks)
-    return there and all(files.is_whole(step, rank) for rank in ranks)
 
 
 def newest_safe(hosts: Sequence[CompleteSteps], nodes: int) -> int | None:

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,8 +12,8 @@ import msgspec
 
 from paceline.errors import UsageError
 
-_VARIABLE = "PACELINE_PROCESS"
-"""Where our launcher says what a process is, as JSON, beside the variables that torchrun has."""
+VARIABLE = "PACELINE_PROCESS"
+"""Where our launcher says, as JSON, what torchrun's variables do not."""
 Role = Literal["worker", "server", "joined"]
 """What a process does; one that "joined" is a worker whose rank its launcher does not know."""
 
@@ -61,9 +62,7 @@ class ProcessInfo:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "ProcessInfo | None":
-        """Read what our launcher, or torchrun's variables, say; None where there is no launcher."""
-        if _VARIABLE in environ:
-            return msgspec.json.decode(environ[_VARIABLE], type=cls, dec_hook=lambda kind, text: kind(text))
+        """Read torchrun's variables, which our launcher sets too, and ours; None where there is no launcher."""
         if "RANK" not in environ:
             return None
         for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
@@ -75,7 +74,7 @@ class ProcessInfo:
         local_rank = _count(environ, "LOCAL_RANK", 0)
         local_workers = _count(environ, "LOCAL_WORLD_SIZE", local_rank + 1)
         node_rank = _count(environ, "GROUP_RANK", rank // max(local_workers, 1))
-        return cls(
+        counted = cls(
             rank=rank,
             workers=workers,
             local_rank=local_rank,
@@ -85,21 +84,9 @@ class ProcessInfo:
             address=environ["MASTER_ADDR"],
             port=_count(environ, "MASTER_PORT"),
         )
-
-    def variables(self, servers: int) -> dict[str, str]:
-        """What ``from_environment`` reads, of a process that was counted like torchrun does, without servers."""
-        known = {
-            "RANK": self.rank,
-            "WORLD_SIZE": self.workers,
-            "LOCAL_RANK": self.local_rank,
-            "LOCAL_WORLD_SIZE": self.local_workers,
-            "GROUP_RANK": self.node_rank,
-            "GROUP_WORLD_SIZE": self.nodes,
-            "MASTER_ADDR": self.address,
-            "MASTER_PORT": self.port,
-            _VARIABLE: msgspec.json.encode(self.with_servers(servers), enc_hook=str).decode(),
-        }
-        return {name: str(value) for name, value in known.items()}
+        ours = msgspec.json.decode(environ.get(VARIABLE, "{}"))
+        paths = {name: Path(ours[name]) for name in ("launch", "secret_file", "resume") if ours.get(name)}
+        return replace(counted, **{**ours, **paths, "servers": 0}).with_servers(ours.get("servers", 0))
 
     def file(self, suffix: str) -> Path:
         """The file of the launch folder by which this process tells its launcher something."""
@@ -140,6 +127,13 @@ def show_process(rank: int, role: Role, host: str) -> str:
 
 def local_servers(node_rank: int, nodes: int, servers: int) -> range:
     return range(node_rank, servers, nodes)
+
+
+def proc_stat(process: int) -> list[str]:
+    """What Linux says of a process's main thread, from its state on (field 3 of proc(5)); empty if it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/task/{process}/stat").read_text().rpartition(")")[2].split()
+    return []
 
 
 def job_roots(info: ProcessInfo) -> list[int]:

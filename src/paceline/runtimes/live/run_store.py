@@ -22,18 +22,11 @@ from paceline.runtimes.live.addresses import LOOPBACK, raise_descriptor_limit, r
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.secret import Secret, run_secret
 from paceline.runtimes.live.store_server import MOST_BYTES, Op, StoreAnswer, StoreRequest, StoreServer
-from paceline.runtimes.live.timeouts import STORE_CUT
-from paceline.runtimes.live.wire.channel import (
-    Channel,
-    Destination,
-    MessageLimits,
-    Packet,
-    connect,
-)
+from paceline.runtimes.live.timeouts import RETRY, STORE_CUT
+from paceline.runtimes.live.wire.channel import DROPPED, Channel, Destination, MessageLimits, Packet, connect
 
 _PORT = "paceline/port"
 _EVERYWHERE = "0.0.0.0"  # noqa: S104  only processes that have the secret get an answer there
-_MOST_UNSENT = 16
 _LONGEST_POLL = 3600.0
 
 
@@ -116,8 +109,8 @@ class RunStore(Store):
             deadline = monotonic() + (self.timeout.total_seconds() if wait is None else wait)
             channel = self._connected(deadline)
             try:
-                sent = channel.send(Packet(message, memoryview(b"")), _MOST_UNSENT)
-                answer = self._answer(channel, request.number, deadline) if sent else None
+                channel.send(Packet(message, memoryview(b"")), 1, max(RETRY, deadline - monotonic()))
+                answer = self._answer(channel, request.number, deadline)
             except OSError as error:
                 channel.close()
                 self._lost = str(error)
@@ -131,6 +124,7 @@ class RunStore(Store):
 
     def _answer(self, channel: Channel, number: int, deadline: float) -> StoreAnswer | None:
         poller = select.poll()
+        poller.register(channel.socket, select.POLLIN)
         while True:
             while self._answers:
                 answer = self._answers.popleft()
@@ -139,9 +133,7 @@ class RunStore(Store):
             left = deadline - monotonic()
             if left <= 0:
                 return None
-            poller.register(channel.socket, select.POLLIN | (select.POLLOUT if channel.unsent else 0))
             poller.poll(ceil(min(left, _LONGEST_POLL) * 1000))
-            channel.flush()
             channel.read()
 
     def _connected(self, deadline: float) -> Channel:
@@ -158,10 +150,8 @@ class RunStore(Store):
         return self._channel
 
     def _announce(self, _: Channel, message: memoryview, __: int) -> Destination:
-        def take() -> None:
-            self._answers.append(msgspec.msgpack.decode(message, type=StoreAnswer))
-
-        return Destination(None, take)
+        self._answers.append(msgspec.msgpack.decode(message, type=StoreAnswer))
+        return DROPPED  # there is no body
 
     def _raise_lost(self) -> NoReturn:
         raise dist.DistNetworkError(f"{self._where}, is lost: connection closed by peer ({self._lost})")

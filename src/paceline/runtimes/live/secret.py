@@ -14,7 +14,7 @@ from typing import Literal, Self
 from uuid import uuid4
 
 from paceline.errors import UsageError
-from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.process_info import ProcessInfo, proc_stat
 
 SHORTEST = 16
 NEEDED = (
@@ -103,9 +103,7 @@ def agreed_file(port: int) -> Path:
 
 def _started(process: int) -> str:
     """When a process was started, in the kernel's ticks: its id may be used again."""
-    with suppress(OSError, IndexError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
-    return "0"
+    return "".join(proc_stat(process)[19:20])
 
 
 def _own_folder() -> Path:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from enum import IntEnum
-from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -11,7 +10,7 @@ from paceline.errors import say_on_stderr
 from paceline.runtimes.live.addresses import cannot_listen
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.timeouts import STORE_CUT
-from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits, Packet
+from paceline.runtimes.live.wire.channel import DROPPED, Channel, Destination, MessageLimits, Packet
 from paceline.runtimes.live.wire.listener import Listener
 
 LONGEST_KEY = 512
@@ -105,19 +104,17 @@ class StoreServer(Listener):
             self._say(refusals)
 
     def announce(self, channel: Channel, message: memoryview, _: int) -> Destination:
-        return Destination(None, partial(self._take, channel, message))
-
-    def _take(self, channel: Channel, message: memoryview) -> None:
         # A connection asks one question at a time: the one before has been given up.
         self._waiting.pop(channel, None)
         try:
             request = unpack_request(message)
         except Refused as refusal:
             self.refused[str(refusal)] += 1
-            return
-        self._answer(channel, request)
-        if request.values:
-            self._wake(request.keys)
+        else:
+            self._answer(channel, request)
+            if request.values:
+                self._wake(request.keys)
+        return DROPPED  # there is no body
 
     def _answer(self, channel: Channel, request: StoreRequest) -> None:
         try:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +40,16 @@ class SimulationRecorder:
         """At the end, the central model by name, where gradients are on."""
 
 
-class FolderRecorder(SimulationRecorder, Observer, ExitStack):
-    """Keeps what happens in a run folder; a context that closes its files."""
+class FolderRecorder(SimulationRecorder, Observer):
+    """Keeps what happens in a run folder."""
 
     folder: RunFolder
 
     def __init__(self, folder: RunFolder, workers: int, steps: int) -> None:
-        super().__init__()
-        self.folder = folder
+        self.folder, self._files = folder, ExitStack()
         self.detailed = workers <= MOST_WORKERS and workers * steps <= MOST_STEPS
         self._events = [
-            self.enter_context(EventWriter(folder.events(rank)))
+            self._files.enter_context(EventWriter(folder.events(rank)))
             for rank in range(workers if self.detailed else 0)
         ]
         self._logs: dict[int, ServerLog] = {}
@@ -61,7 +59,7 @@ class FolderRecorder(SimulationRecorder, Observer, ExitStack):
 
     def served(self, rank: int, entry: Entry) -> None:
         if rank not in self._logs:
-            self._logs[rank] = self.enter_context(ServerLog(self.folder.server_events(rank)))
+            self._logs[rank] = self._files.enter_context(ServerLog(self.folder.server_events(rank)))
         self._logs[rank].append(entry)
 
     def exported(self, state: Mapping[str, Tensor]) -> None:
@@ -72,6 +70,9 @@ class FolderRecorder(SimulationRecorder, Observer, ExitStack):
 
     def finished(self, summary: Summary) -> None:
         write_json(self.folder.summary, summary.to_json())
+
+    def close(self) -> None:
+        self._files.close()
 
 
 def new_folder(runs: Path, name: str, settings: Settings, machinery: Mapping[str, Any]) -> RunFolder:
@@ -84,4 +85,4 @@ def new_folder(runs: Path, name: str, settings: Settings, machinery: Mapping[str
         write_config(folder, settings, "virtual", machinery, identity=identity)
         write_json(folder.env, environment())
 
-    return create_new(runs, name, datetime.now(UTC), describe)
+    return create_new(runs, name, describe)

@@ -1,7 +1,7 @@
 """One simulated run: its nodes and what they are given, built from the settings, and its summary."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -15,6 +15,7 @@ from paceline.costs.stated import StatedCosts
 from paceline.costs.topology import Topology
 from paceline.errors import RunFailed, UsageError
 from paceline.jobs.job import Job
+from paceline.jobs.optimizers import Constant
 from paceline.records.events import MetricsRow
 from paceline.records.summary import Observer, Summary
 from paceline.runtimes.prepare import Prepared, check_strategy
@@ -90,8 +91,9 @@ class Simulation:
         self.ready: deque[Node] = deque()
 
     def _worker(self, rank: int, place: int) -> Node:
-        host, replica, learning_rate = self.topology.hosts[place], None, _constant_rate
-        tensors, shards = (self._vector, self._vector, self._buffers), self.run.shards
+        host, shards, replica = self.topology.hosts[place], self.run.shards, None
+        tensors = self._vector, self._vector, self._buffers
+        learning_rate: Callable[[float], float] = Constant()
         if self._job:
             replica = Replica(self._job, shards, rank, self.run.settings.seed, CPU)
             tensors = replica.flat.params, replica.flat.grad, replica.buffers
@@ -174,10 +176,6 @@ class Simulation:
             step = max(worker.me.clock for worker in self.workers)
             raise RunFailed(f"no worker is left: all {len(endings)} died, the last at step {step}")
         return next((ending for ending in endings if ending not in (None, "left")), None) or "budget"
-
-
-def _constant_rate(epoch: float) -> float:  # noqa: ARG001
-    return 1.0
 
 
 def check(run: Prepared[Any], cluster: Cluster, gradients: bool, horizon: float) -> None:

@@ -52,17 +52,8 @@ class QuietMachine:
     Where a ``busy`` machine is accepted, nothing is waited for or repeated, and ``disturbance`` says what was going on.
     """
 
-    def __init__(
-        self,
-        meter: LoadMeter,
-        note: Callable[[str], None],
-        *,
-        busy: bool = False,
-        patience: float = PATIENCE,
-        window: float = WINDOW,
-    ) -> None:
+    def __init__(self, meter: LoadMeter, note: Callable[[str], None], *, busy: bool = False) -> None:
         self._meter, self._note, self._busy = meter, note, busy
-        self._patience, self._window = patience, window
         self.lost, self._said = 0.0, float("-inf")
         if not busy:
             self._wait()
@@ -86,7 +77,7 @@ class QuietMachine:
         disturbed = True
         while disturbed:
             self._meter.restart()
-            time.sleep(self._window)
+            time.sleep(WINDOW)
             disturbed = self._disturbed()
 
     def _disturbed(self) -> bool:
@@ -95,7 +86,7 @@ class QuietMachine:
         if not load.disturbed:
             return False
         self.lost += self._meter.seconds
-        if self.lost > self._patience:
+        if self.lost > PATIENCE:
             raise RunFailed(
                 f"other processes use {load.words}, and did so for {self.lost:.0f} s: what is measured now would make "
                 f"predictions too slow, so nothing was written; {REMEDY}"
@@ -103,7 +94,7 @@ class QuietMachine:
         if time.monotonic() - self._said >= REMIND:
             self._said = time.monotonic()
             self._note(
-                f"waiting for a quiet machine, for up to {self._patience - self.lost:.0f} s more: other processes "
+                f"waiting for a quiet machine, for up to {PATIENCE - self.lost:.0f} s more: other processes "
                 f"use {load.words}"
             )
         return True

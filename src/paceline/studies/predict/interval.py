@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 
-from paceline.costs.trace.operator import KINDS, kind_of
+from paceline.costs.trace.operator import is_known
 from paceline.records.spans import StepBreakdown
 
 NORMAL = 1.2815515655446004
@@ -14,9 +14,7 @@ pass over its memory, and a series, a transform or a decomposition takes many.""
 
 
 def guessed_share(unmeasured: Mapping[str, float]) -> float:
-    names = {name: name.partition(" ")[0] for name in unmeasured}
-    known = {name for name, one in names.items() if one in KINDS or kind_of(one) != "elementwise"}
-    return sum(share for name, share in unmeasured.items() if name not in known)
+    return sum(share for name, share in unmeasured.items() if not is_known(name.partition(" ")[0]))
 
 
 def longest(unmeasured: Mapping[str, float]) -> float:

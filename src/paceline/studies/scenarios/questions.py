@@ -1,4 +1,7 @@
-"""Questions that a formula or another study answers: explain, lower-bound, peak, predict and scaling."""
+"""Questions that a formula or another study answers: explain, lower-bound, peak, predict and scaling.
+
+What imports torch is imported where it is needed: formulas answer at once.
+"""
 
 from collections.abc import Sequence
 from math import isfinite
@@ -10,19 +13,14 @@ from paceline.clusters import toml_reader as toml
 from paceline.clusters.catalogue import find_device
 from paceline.collectives.traffic import bandwidth_use, lower_bound_bytes
 from paceline.errors import UsageError
-from paceline.studies.calibrate.table import table_of
-from paceline.studies.scenarios.scenario import Scenario
+from paceline.studies.scenarios.scenario import Answer, Scenario
 
-if TYPE_CHECKING:  # it imports torch, which formulas do not need
+if TYPE_CHECKING:
     from paceline.studies.predict import Prediction
 
 Few = Annotated[int, Meta(ge=0, le=1_000)]
 """Of anything that is counted; the report draws far less, and says how much, once it has begun."""
 ELEMENT = 4
-
-
-Answer = dict[str, Any]
-"""The figures as a JSON document; seconds, bytes and bytes a second."""
 
 
 def read_request(scenario: Scenario) -> Answer:
@@ -88,9 +86,7 @@ def _throughput(reader: toml.Reader, flops: float) -> Answer:
     if operations and "model" in reader.values:
         raise reader.wrong("model", model, "operations say it already; leave one of them out")
     if not operations:
-        from paceline.costs.trace.trace import (
-            trace,  # these import torch, which stated operations do not need
-        )
+        from paceline.costs.trace.trace import trace
         from paceline.jobs.build import traceable_of
 
         operations = 2 * trace(traceable_of(model), 1).multiply_adds
@@ -128,6 +124,8 @@ def prediction(scenario: Scenario) -> "Prediction":
 
 def scaling(scenario: Scenario) -> Answer:
     """Measured epochs: compute is one worker's epoch over the workers, communicate is the rest."""
+    from paceline.studies.calibrate.table import table_of
+
     measured = table_of(scenario.reader)
     points = []
     for point, seconds in sorted(measured.epochs.items()):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isclose
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -23,7 +23,7 @@ from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.strategies import build_strategy
-from paceline.studies.scenarios.scenario import Scenario
+from paceline.studies.scenarios.scenario import Answer, Scenario
 
 LENGTHS = ("epochs", "batches", "iterations", "rounds")
 MOST_STEPS = 1_000_000
@@ -100,39 +100,6 @@ def _read_parameters(reader: toml.Reader) -> int:
     return int(size / 4) or parameters
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rounds:
-    """Consecutive updates of a server that are alike."""
-
-    count: int
-    workers: int
-    seconds: float
-    """Of one of them, on average: since the update before, or since the beginning."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunAnswer:
-    strategy: str
-    workers: tuple[str, ...]
-    seconds: float
-    """Until the last update, where there are servers; else until the last worker has ended."""
-    batches: int
-    local_batches: int
-    """Mini-batches of a worker between two exchanges, where a round is more than one."""
-    compute: float
-    """Seconds that a worker computes between two exchanges; the slowest one's."""
-    communicate: float | None
-    """Seconds of a worker over the whole run, on average; None where there are servers, and rounds tell it."""
-    wait: float | None
-    horizon: float | None
-    updates: int
-    rounds: tuple[Rounds, ...]
-    """In order; empty where there are no servers, and where too many of them differ."""
-    unfinished: tuple[str, ...]
-    entries: tuple[Entry, ...]
-    """The server's log, where the run is short enough to be shown update by update."""
-
-
 class RunLog(SimulationRecorder):
     """Follows the first server: what the rounds were like, and everything it did as long as that is short."""
 
@@ -140,7 +107,8 @@ class RunLog(SimulationRecorder):
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.rounds: list[Rounds] = []
+        self.rounds: list[Answer] = []
+        """Updates that are alike, one after another: their count, their workers and the mean seconds of one."""
         self.came: set[int] = set()
         self.pushed: set[int] = set()
         self.exchanges: list[int] = []
@@ -167,20 +135,21 @@ class RunLog(SimulationRecorder):
 
     def _add(self, workers: int, seconds: float) -> None:
         """One more of the same kind, or a new kind; beyond those that are listed, all are one."""
-        same = self.rounds[-1] if self.rounds else None
-        if same and same.workers == workers and isclose(same.seconds, seconds, rel_tol=1e-4):
-            total = same.seconds * same.count + seconds
-            self.rounds[-1] = replace(same, count=same.count + 1, seconds=total / (same.count + 1))
+        last = self.rounds[-1] if self.rounds else None
+        if last and last["workers"] == workers and isclose(last["seconds"], seconds, rel_tol=1e-4):
+            total = last["seconds"] * last["count"] + seconds
+            last["count"] += 1
+            last["seconds"] = total / last["count"]
         elif len(self.rounds) <= MOST_KINDS:
-            self.rounds.append(Rounds(count=1, workers=workers, seconds=seconds))
+            self.rounds.append({"count": 1, "workers": workers, "seconds": seconds})
 
 
-def run(scenario: Scenario) -> RunAnswer:
+def run(scenario: Scenario) -> Answer:
     work = _read_work(scenario.reader.table("run"))
     return _run(work, scenario.cluster())[0]
 
 
-def _run(work: Work, cluster: Cluster) -> tuple[RunAnswer, RunLog]:
+def _run(work: Work, cluster: Cluster) -> tuple[Answer, RunLog]:
     """Run on a cluster; a UsageError where that cannot be simulated.
 
     A step of a worker is all that it does between two exchanges: one mini-batch, or its own epochs.
@@ -217,26 +186,31 @@ def _run(work: Work, cluster: Cluster) -> tuple[RunAnswer, RunLog]:
 
 def _answer(
     work: Work, cluster: Cluster, summary: Summary, log: RunLog, compute: float, local: int
-) -> RunAnswer:
-    names = tuple(host.name for host in cluster.hosts for _ in range(host.workers))
+) -> Answer:
+    names = [host.name for host in cluster.hosts for _ in range(host.workers)]
     served, totals = bool(summary.servers), summary.totals
     steps = summary.servers[0].used if served else sum(total.steps for total in totals)
     short = 0 < log.updates <= MOST_UPDATES and len(log.entries) < MOST_ENTRIES
-    return RunAnswer(
-        strategy=work.strategy,
-        workers=names,
-        seconds=log.last if served else summary.seconds,
-        batches=steps * local,
-        local_batches=local,
-        compute=compute,
-        communicate=None if served else sum(one.seconds["communicate"] for one in totals) / len(totals),
-        wait=None if served else sum(one.seconds["wait"] for one in totals) / len(totals),
-        horizon=None if work.horizon == inf else work.horizon,
-        updates=log.updates,
-        rounds=tuple(log.rounds) if len(log.rounds) <= MOST_KINDS else (),
-        unfinished=tuple(names[rank] for rank in sorted(log.came - log.pushed)),
-        entries=tuple(log.entries) if short else (),
-    )
+
+    def mean(kind: str) -> float | None:
+        """Seconds of a worker over the whole run; where there are servers, the rounds tell it."""
+        return None if served else sum(one.seconds[kind] for one in totals) / len(totals)
+
+    return {
+        "strategy": work.strategy,
+        "workers": names,
+        "seconds": log.last if served else summary.seconds,  # until the last update, or the last worker's end
+        "batches": steps * local,
+        "local_batches": local,  # of a worker between two exchanges
+        "compute": compute,  # of the slowest worker between two exchanges
+        "communicate": mean("communicate"),
+        "wait": mean("wait"),
+        "horizon": None if work.horizon == inf else work.horizon,
+        "updates": log.updates,
+        "rounds": log.rounds if len(log.rounds) <= MOST_KINDS else [],
+        "unfinished": [names[rank] for rank in sorted(log.came - log.pushed)],
+        "entries": log.entries if short else [],
+    }
 
 
 def _deal(cluster: Cluster, steps: Sequence[int]) -> Cluster:
@@ -288,7 +262,7 @@ def _check_size(work: Work, steps: float, workers: int, compute: float) -> None:
         )
 
 
-def find_crossover(scenario: Scenario) -> dict[str, Any]:
+def find_crossover(scenario: Scenario) -> Answer:
     """From how many workers the rest of a round takes longer than computing; None up to the ``most`` that were tried.
 
     Each number of workers is a run of its own: twice as many until it is so, then halves in between. The rest of a
@@ -326,13 +300,15 @@ def _first(beyond: Callable[[int], bool], most: int) -> int | None:
 def _balance(work: Work, cluster: Cluster) -> dict[str, float]:
     """A round in the long run: the second one, for the first may begin otherwise."""
     answer, log = _run(replace(work, iterations=2), cluster)
-    if answer.rounds:
-        seconds = answer.rounds[-1].seconds
+    if answer["rounds"]:
+        seconds = answer["rounds"][-1]["seconds"]
     else:
         period = _exchange_period(work, cluster, log)
-        once, twice = (_run(replace(work, iterations=many * period), cluster)[0].seconds for many in (1, 2))
+        once, twice = (
+            _run(replace(work, iterations=many * period), cluster)[0]["seconds"] for many in (1, 2)
+        )
         seconds = (twice - once) / period
-    return {"workers": cluster.workers, "compute": answer.compute, "rest": seconds - answer.compute}
+    return {"workers": cluster.workers, "compute": answer["compute"], "rest": seconds - answer["compute"]}
 
 
 def _exchange_period(work: Work, cluster: Cluster, log: RunLog) -> int:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from paceline import specs
@@ -12,21 +11,21 @@ from paceline.clusters.description import cluster_of, read_cluster
 from paceline.clusters.toml_reader import Name, Reader, read_toml
 from paceline.errors import UsageError, unknown
 
-ASKS: Mapping[str, str] = MappingProxyType(
-    {
-        "crossover": "paceline.studies.scenarios.run:find_crossover",
-        "explain": "paceline.studies.scenarios.questions:read_request",
-        "lower-bound": "paceline.studies.scenarios.questions:least_traffic",
-        "peak": "paceline.studies.scenarios.questions:peak",
-        "predict": "paceline.studies.scenarios.questions:prediction",
-        "run": "paceline.studies.scenarios.run:run",
-        "scaling": "paceline.studies.scenarios.questions:scaling",
-    }
-)
-"""What may be asked, and the function that answers it: it reads its tables of the ``Scenario`` and returns a dataclass.
+ASKS: Mapping[str, str] = {
+    "crossover": "paceline.studies.scenarios.run:find_crossover",
+    "explain": "paceline.studies.scenarios.questions:read_request",
+    "lower-bound": "paceline.studies.scenarios.questions:least_traffic",
+    "peak": "paceline.studies.scenarios.questions:peak",
+    "predict": "paceline.studies.scenarios.questions:prediction",
+    "run": "paceline.studies.scenarios.run:run",
+    "scaling": "paceline.studies.scenarios.questions:scaling",
+}
+"""What may be asked, and the function that answers it: it reads its tables of the ``Scenario``.
 
 ``reports.scenarios`` renders the answer under the same name.
 """
+Answer = dict[str, Any]
+"""The figures as a JSON document; seconds, bytes and bytes a second."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ launcher's own children, which it signals and waits for like any other.
 
 import ctypes
 import gc
-import json
 import os
 import signal
 import sys
@@ -17,16 +16,15 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from paceline.runtimes import prctl
 from paceline.runtimes.live.launcher import processes
-from paceline.runtimes.live.process_info import ProcessInfo, file_stem
+from paceline.runtimes.live.process_info import ProcessInfo, file_stem, proc_stat
 from paceline.runtimes.live.signals import leave
 
 Environ = Mapping[str, str]
-_BEGIN, _LEAVE = b"b", b"l"
+_BEGIN = b"b"
 
 
 def may_fork() -> bool:
@@ -67,16 +65,16 @@ class ForkServer:
 
     def start(self, command: Sequence[str], environs: Sequence[Environ]) -> Iterable[int]:
         try:
-            self._ours.send_bytes(json.dumps([list(command), list(map(dict, environs))]).encode())
-            pids = json.loads(self._ours.recv_bytes())
+            self._ours.send((list(command), [dict(environ) for environ in environs]))
+            pids: list[int] = self._ours.recv()
         except (OSError, EOFError):
-            self._end(_LEAVE * len(environs))  # the forks that it may have made end
+            self._end()  # and the forks that it may have made
             return processes.start(command, environs)
         self._end(_BEGIN * len(environs))
-        return [int(pid) for pid in pids]
+        return pids
 
     def _end(self, word: bytes = b"") -> None:
-        """End the fork server, which makes its forks children of this process, and send them this."""
+        """End the fork server, which makes its forks children of this process; without a word from it they end too."""
         if self._pid:
             self._ours.close()
             os.kill(self._pid, signal.SIGKILL)
@@ -87,7 +85,7 @@ class ForkServer:
                 os.write(self._release, word)
             os.close(self._release)
 
-    def _serve(self, launcher: int, line: "Connection[bytes, bytes]", released: int) -> NoReturn:
+    def _serve(self, launcher: int, line: "Connection[Any, Any]", released: int) -> NoReturn:
         try:
             os.setsid()  # Ctrl-C is for the launcher
             prctl.die_with_parent()
@@ -95,15 +93,15 @@ class ForkServer:
                 os._exit(1)
             self._preload()
             gc.freeze()
-            command, environs = json.loads(line.recv_bytes())
+            command, environs = line.recv()
             pids = [self._fork(command, environ, line, released) for environ in environs]
-            line.send_bytes(json.dumps(pids).encode())
+            line.send(pids)
             signal.pause()  # until the launcher has read this and ends it
         finally:
             os._exit(1)  # without a message: new interpreters find out what is wrong
 
     def _fork(
-        self, command: Sequence[str], environ: Environ, line: "Connection[bytes, bytes]", released: int
+        self, command: Sequence[str], environ: Environ, line: "Connection[Any, Any]", released: int
     ) -> int:
         pid = os.fork()
         if pid:
@@ -144,8 +142,7 @@ def _take(environ: Environ) -> None:
         who = f"{file_stem(info.rank, info.role).replace('-', ' ')} of {alike}"
         title = f"paceline: {who}, local rank {environ['LOCAL_RANK']}".encode()
         prctl.show_as(who)
-        with suppress(OSError, ValueError, IndexError):  # the command line that ps and top show
-            fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-            begin, end = int(fields[45]), int(fields[46])
+        with suppress(ValueError):  # the command line that ps and top show
+            begin, end = map(int, proc_stat(os.getpid())[45:47])
             if 0 < begin < end:
                 ctypes.memmove(begin, title[: end - begin - 1].ljust(end - begin, b"\0"), end - begin)

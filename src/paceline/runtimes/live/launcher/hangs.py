@@ -36,6 +36,8 @@ class StallDetector:
     """Looks at one process again and again; all times are of the monotonic clock."""
 
     hang: float = timeouts.HANG
+    first: Progress = Progress()
+    """As it was found when it had first made some."""
     _phase: Phase = "starting"
     _since: float = 0.0
     _longest: dict[Phase, float] = field(default_factory=lambda: defaultdict(float))
@@ -75,6 +77,8 @@ class StallDetector:
 
     def _remember(self, progress: Progress, system: Activity, now: float) -> None:
         """How long phases last, and when the process last used a processor or had its answer from a disk."""
+        if not self.first.at:
+            self.first = progress
         self._was_stopped = self._was_stopped or system.stopped
         if progress.since != self._since:
             if self._since and not self._was_stopped:
@@ -101,9 +105,9 @@ class Hang:
     process: Process
     stall: Stall
     progress: Progress
-    frames: list[str] = field(default_factory=list)
-    reported: float = 0.0
     first: Progress = Progress()
+    reported: float = 0.0
+    frames: list[str] = field(default_factory=list)
 
     def failure(self) -> Failure:
         lasted = time.monotonic() - self.stall.since
@@ -142,7 +146,6 @@ class HangWatch:
         self._processes, self._plan, self._hang = processes, plan, plan.hang
         self._say, self._tell_others = say, tell_others
         self._detectors = {process: StallDetector(plan.hang) for process in processes}
-        self._first: dict[Process, Progress] = {}
         self._looked = 0.0
         self._over_at: float | None = None
         self.hangs: dict[Process, Hang] = {}
@@ -192,9 +195,7 @@ class HangWatch:
         stall = self._detectors[process].look(
             progress, activity(process.pid), now, alone=self._over_at is not None
         )
-        hang, first = self.hangs.get(process), Progress()
-        if progress.at:
-            first = self._first.setdefault(process, progress)
+        hang = self.hangs.get(process)
         if stall is None or not (self._plan.trains or stall.stopped):
             if hang is not None:
                 del self.hangs[process]
@@ -203,7 +204,7 @@ class HangWatch:
             hang.stall = stall
         elif stall.stopped or not any(other is not process for other in self.hangs):
             # While another process hangs already, this one may well hang because of that.
-            self._begin(Hang(process, stall, progress, reported=now, first=first), now)
+            self._begin(Hang(process, stall, progress, self._detectors[process].first, now), now)
 
     def _begin(self, hang: Hang, now: float) -> None:
         process, stall = hang.process, hang.stall

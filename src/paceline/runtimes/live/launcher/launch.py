@@ -118,5 +118,4 @@ def environments(
         OMP_NUM_THREADS: str(USUAL),
     }
     shared = {name: value for name, value in wishes.items() if value and name not in environ}
-    infos = plan.processes(folder, port, secret_file)
-    return [{**environ, **shared, **info.variables(plan.servers)} for info in infos]
+    return [{**environ, **shared, **own} for own in plan.variables(folder, port, secret_file)]

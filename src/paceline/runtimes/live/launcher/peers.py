@@ -16,7 +16,7 @@ import torch.distributed as dist
 from paceline.errors import RunFailed, UsageError, printable
 from paceline.runtimes.live import timeouts
 from paceline.runtimes.live.addresses import check_reachable, raise_descriptor_limit
-from paceline.runtimes.live.failures import CompleteSteps, Failure, read_failure
+from paceline.runtimes.live.failures import CompleteSteps, Failure, decoded, read_failure
 from paceline.runtimes.live.heartbeat import SilenceWatch
 from paceline.runtimes.live.launcher.processes import LaunchPlan
 from paceline.runtimes.live.process_info import host_name
@@ -132,12 +132,10 @@ class LauncherGroup:
         if plan.node_rank == 0:
             seats = self._store.read([f"node-{rank}" for rank in range(plan.nodes)])
             self._store.set("started", b"[" + b",".join(seats) + b"]")
-        try:
-            self._check(msgspec.json.decode(self._store.get("started"), type=list[_Seat]), token)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise RunFailed(
-                "another launcher does not describe itself; start the same version on every host"
-            ) from None
+        started = decoded(self._store.get("started"), list[_Seat])
+        if started is None:
+            raise RunFailed("another launcher does not describe itself; start the same version on every host")
+        self._check(started, token)
 
     def _await(self, here: Callable[[], bool], whom: Callable[[], str]) -> None:
         """Try again and again: say what is waited for after a moment and every half minute; RunFailed in the end."""
@@ -198,7 +196,7 @@ class LauncherGroup:
         for rank in set(range(self._plan.nodes)) - {self._plan.node_rank, lost}:
             left = max(timeouts.STORE_POLL, deadline - time.monotonic())
             if words := self._ask(self._store.read, [f"steps-{rank}"], left):
-                answers.append(CompleteSteps.from_json(words[0]))
+                answers.append(decoded(words[0], CompleteSteps) or CompleteSteps())
             elif self._heard.get(rank, 0.0) < time.monotonic() - 6 * timeouts.BEAT:
                 self.unanswered.add(rank)  # one that still beats is only slow to verify
         return answers

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.addresses import LOOPBACK
 from paceline.runtimes.live.failures import Failure, Kind, killed_by, read_note
 from paceline.runtimes.live.heartbeat import Progress, read_progress
-from paceline.runtimes.live.process_info import ProcessInfo, local_servers, show_process
+from paceline.runtimes.live.process_info import VARIABLE, ProcessInfo, local_servers, proc_stat, show_process
 from paceline.runtimes.live.secret import NEEDED
 from paceline.runtimes.live.timeouts import HANG, SILENCE, WAIT_FOR_NODES
 
@@ -77,29 +79,31 @@ class LaunchPlan:
         place = {"nodes": self.nodes, "workers": self.workers, "address": address, "port": port}
         return place | {"node_rank": self.node_rank} | secret | self.again
 
-    def processes(self, launch: Path, port: int = 0, secret_file: Path | None = None) -> list[ProcessInfo]:
-        """The processes of this host, counted like torchrun does: servers are among them."""
+    def variables(self, launch: Path, port: int = 0, secret_file: Path | None = None) -> list[dict[str, str]]:
+        """What each process of this host reads as its ``ProcessInfo``; a node's servers come after its workers."""
         sizes = [
             self.workers + len(local_servers(node, self.nodes, self.servers)) for node in range(self.nodes)
         ]
-        return [
-            ProcessInfo(
-                rank=sum(sizes[: self.node_rank]) + local,
-                workers=sum(sizes),
-                local_rank=local,
-                local_workers=sizes[self.node_rank],
-                node_rank=self.node_rank,
-                nodes=self.nodes,
-                address=self.endpoint[0],
-                port=port,
-                launch=launch,
-                launcher=os.getpid(),
-                secret_file=secret_file,
-                again=self.settings,
-                resume=self.resume,
-            )
-            for local in range(sizes[self.node_rank])
-        ]
+        first, here = sum(sizes[: self.node_rank]), sizes[self.node_rank]
+        ours = {
+            "launch": launch,
+            "launcher": os.getpid(),
+            "secret_file": secret_file,
+            "again": self.settings,
+            "resume": self.resume,
+            "servers": self.servers,
+        }
+        shared = {
+            "WORLD_SIZE": sum(sizes),
+            "LOCAL_WORLD_SIZE": here,
+            "GROUP_RANK": self.node_rank,
+            "GROUP_WORLD_SIZE": self.nodes,
+            "MASTER_ADDR": self.endpoint[0],
+            "MASTER_PORT": port,
+            VARIABLE: msgspec.json.encode(ours, enc_hook=str).decode(),
+        }
+        own = [{"RANK": first + local, "LOCAL_RANK": local} for local in range(here)]
+        return [{name: str(value) for name, value in {**shared, **ranks}.items()} for ranks in own]
 
 
 Start = Callable[[Sequence[str], Sequence[Mapping[str, str]]], Iterable[int]]
@@ -180,18 +184,17 @@ class Activity(NamedTuple):
 
 
 def activity(pid: int) -> Activity:
-    try:
-        text = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
-    except OSError:
+    found = proc_stat(pid)
+    if not found:
         return Activity(False, 0)
-    state, *rest = text.rpartition(")")[2].split()
-    return Activity(state in "Tt", int(rest[10]) + int(rest[11]), state == "D")
+    return Activity(found[0] in "Tt", int(found[11]) + int(found[12]), found[0] == "D")
 
 
 class HostProcesses:
     def __init__(self, plan: LaunchPlan, folder: Path) -> None:
         self._plan, self._began = plan, time.time()
-        self.all = [Process(info.with_servers(plan.servers)) for info in plan.processes(folder)]
+        infos = map(ProcessInfo.from_environment, plan.variables(folder))
+        self.all = [Process(info) for info in infos if info is not None]
         self.workers = [process for process in self.all if process.info.role == "worker"]
         self.serves = len(self.workers) < len(self.all)
 
@@ -213,7 +216,9 @@ class HostProcesses:
         return any(worker.alive for worker in self.workers)
 
     def ended_well(self) -> bool:
-        """Whether a run with servers has, as this host knows it, when all of its processes have ended."""
+        """Whether the run has, as this host knows it, when all of its processes have ended."""
+        if not self._plan.servers:
+            return not any(process.code for process in self.all)
         if any(note.kind == "abandoned" for note in self.notes().values()):
             return False
         if any(worker.code == 0 for worker in self.workers):

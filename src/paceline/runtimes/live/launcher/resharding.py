@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from shutil import copyfile
@@ -78,13 +77,13 @@ def _make(old: RunFolder, config: Config, settings: Settings, parent: Path) -> R
     decisive, count, whom = (
         (kept, prepared.servers, "servers") if prepared.servers else (saved, before, "workers")
     )
-    step = next((step for step in decisive.steps() if len(_whole(decisive, step, count)) == count), None)
+    step = next(decisive.whole_steps(range(count)), None)
     if step is None:
         raise UsageError(
             f"{old.path} holds no checkpoint that is whole for all {count} {whom}, which another number of workers "
             "needs; where other hosts have the missing files under checkpoints/, copy them here"
         )
-    trees = {rank: saved.load(step, rank) for rank in _whole(saved, step, before)}
+    trees = {rank: saved.load(step, rank) for rank in range(before) if saved.is_whole(step, rank)}
     servers = {number: kept.load(step, number) for number in range(prepared.servers)}
     if not trees:
         raise UsageError(
@@ -107,11 +106,7 @@ def _make(old: RunFolder, config: Config, settings: Settings, parent: Path) -> R
             Checkpoints(draft, identity, 1, "server").save(step, number, tree | {"server": server})
         Commits(draft, identity, 0).add(step)
 
-    return create_new(parent, name_of_run(old.path.name), datetime.now(UTC), fill)
-
-
-def _whole(saved: Checkpoints, step: int, count: int) -> list[int]:
-    return [rank for rank in range(count) if saved.is_whole(step, rank)]
+    return create_new(parent, name_of_run(old.path.name), fill)
 
 
 def _spread(trees: Trees, settings: Settings, job: Job, step: int) -> Trees:

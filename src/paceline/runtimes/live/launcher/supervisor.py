@@ -231,12 +231,10 @@ class ExitReporter:
         if self._run is not None and self._plan.servers and self._plan.node_rank == 0:  # where server 0 was
             RunFolder(self._run).join.unlink(missing_ok=True)  # which it leaves where it was killed
             RunFolder(self._run).join_secret.unlink(missing_ok=True)
-        failed = any(process.code for process in self._host.all)
-        if self._plan.servers:
-            failed = self._supervisor.failed_at is not None or not self._host.ended_well()
         if self._supervisor.signal:
             return self._interrupted()
-        if failed:
+        servers_failed = self._plan.servers and self._supervisor.failed_at is not None
+        if servers_failed or not self._host.ended_well():
             raise self._failed()
         kinds = {note.kind for note in self._host.notes().values()}
         if "interrupted" in kinds:
@@ -300,8 +298,7 @@ class ExitReporter:
         return f"; the others stopped after {show_seconds(max(deaths.values()) - failed_at)}"
 
     def _interrupted(self) -> int:
-        failed = any(process.code for process in self._host.all)
-        if not failed or (self._plan.servers and self._host.ended_well()):
+        if self._host.ended_well():
             return self._report_saved()
         step = max(worker.progress().step for worker in self._host.workers)
         self._supervisor.peers.post(Failure.of(self._host.all[0].info, "interrupted", step))

@@ -14,6 +14,7 @@ class ElasticCollectives:
 
     def __init__(self, members: Sequence[int] = ()) -> None:
         self._pending: dict[int, deque[Contribution]] = {member: deque() for member in members}
+        self.members = self._pending.keys()
 
     def add(self, member: int) -> None:
         self._pending.setdefault(member, deque())

@@ -29,7 +29,7 @@ from paceline.runtimes.live.server.collectives import ElasticCollectives
 from paceline.runtimes.live.server.server_socket import ServerSocket
 from paceline.runtimes.live.timeouts import ATTENDANCE, STARTING
 from paceline.runtimes.live.wire import messages
-from paceline.runtimes.live.worker.run_folder import check_owner, claim
+from paceline.runtimes.live.worker.records import check_owner, claim
 from paceline.runtimes.live.worker.server_comm import RUN, server_key
 from paceline.runtimes.prepare import Prepared, prepare
 from paceline.runtimes.replica import ParameterShard
@@ -58,17 +58,14 @@ class ServerRun:
         self.shard, self.socket, self._checkpoints = shard, socket, checkpoints
         self.me = Server(task.info.rank, task.info.servers, shard.params, shard.grad)
         self.me.initial_workers = tuple(range(task.info.workers))
-        self._workers = set(range(task.settings.workers))
-        """Those that have not left."""
-        self._admitted = set(self._workers)
-        self._next_rank = task.settings.workers
-        self._collectives = ElasticCollectives([*self._workers])
+        self._clocks = dict.fromkeys(self.me.initial_workers, 0)
+        """The steps of the workers that have not left."""
+        self._next_rank = task.info.workers
+        self._collectives = ElasticCollectives(self.me.initial_workers)
         self._watch, self._checked = SilenceWatch(task.options.silence), monotonic()
-        self._first_by = self._checked + max(
-            0.0, STARTING - task.options.silence
-        )  # a first message may be late
+        # A first message may be late.
+        self._first_by = self._checked + max(0.0, STARTING - task.options.silence)
         self._left: deque[tuple[int, int, str]] = deque()
-        self._clocks: dict[int, int] = {}
         self._saved_step, self._saved_for = -1, set[int]()
         self._abandoned, self._finished = True, False
         self._stopping = self._ticked = False
@@ -109,12 +106,10 @@ class ServerRun:
             effect = program.send(answer)
             answer = None
             match effect:
+                case Receive() if not self._clocks and not self._left:
+                    return
                 case Receive():
-                    try:
-                        answer = self._receive(effect)
-                    except _NoWorkersLeft:
-                        program.close()
-                        return
+                    answer = self._receive(effect)
                 case Send():
                     self._send(effect)
                 case Apply():
@@ -137,11 +132,9 @@ class ServerRun:
         self._task.heartbeat.beat(me.version)
 
     def _send(self, effect: Send) -> None:
-        worker = effect.to.rank
-        self._admitted.add(worker)
-        if self.me.rank == 0 and worker in self._workers:
-            self._collectives.add(worker)
-        self.socket.send(worker, effect.message, stop=self._stopping)
+        if effect.to.rank in self._clocks:
+            self._collectives.add(effect.to.rank)
+        self.socket.send(effect.to.rank, effect.message, stop=self._stopping)
 
     def _receive(self, effect: Receive) -> tuple[Peer, Any] | None:
         heartbeat = self._task.heartbeat
@@ -151,8 +144,6 @@ class ServerRun:
                 worker, clock, how = self._left.popleft()
                 self._write(servers.Received(self._now, worker, "Leave", clock=clock, how=how))
                 return Peer("worker", worker), Leave(clock)
-            if not self._workers:
-                raise _NoWorkersLeft
             timeout = _POLL if effect.until is None else min(_POLL, effect.until - self._now)
             if timeout <= 0 and not self._ticked:
                 self._ticked = True
@@ -172,8 +163,7 @@ class ServerRun:
         worker, message = envelope.sender.rank, envelope.message
         if isinstance(message, MESSAGES):
             clock, version = getattr(message, "clock", -1), getattr(message, "version", -1)
-            self._clocks[worker] = max(clock, self._clocks.get(worker, 0))
-            self._add(worker)
+            self._add(worker, clock)
             kind = type(message).__name__
             self._write(servers.Received(self._now, worker, kind, clock, version, envelope.depth))
             return True
@@ -205,8 +195,8 @@ class ServerRun:
         self._add(hello.rank)
         return messages.Welcome(hello.rank, self.socket.bind(envelope))
 
-    def _add(self, worker: int) -> None:
-        self._workers.add(worker)
+    def _add(self, worker: int, clock: int = 0) -> None:
+        self._clocks[worker] = max(clock, self._clocks.get(worker, 0))
         self._next_rank = max(self._next_rank, worker + 1)
 
     def _expel_silent(self) -> None:
@@ -214,19 +204,18 @@ class ServerRun:
         if monotonic() - self._checked < ATTENDANCE:
             return
         self._checked, allowed = monotonic(), self._task.options.silence
-        heard = {worker: self.socket.heard(worker) or self._first_by for worker in sorted(self._workers)}
+        heard = {worker: self.socket.heard(worker) or self._first_by for worker in sorted(self._clocks)}
         for worker, seconds in self._watch.silent(heard).items():
             why = f"it was silent for {seconds:.1f} s, longer than the {allowed:g} s allowed; allow more to keep it"
             self.socket.send(worker, messages.Refusal(f"{messages.EXPELLED}{why}"))
             if self.me.rank == 0:
                 hosts = {one["rank"]: one["host"] for one in self._run["workers"]}
                 say_on_stderr(f"rank {worker} on {hosts.get(worker, 'a host of its own')} is given up: {why}")
-            self._remove(worker, self._clocks.get(worker, 0), "died")
+            self._remove(worker, self._clocks[worker], "died")
 
     def _remove(self, worker: int, clock: int, how: str) -> None:
-        if worker not in self._workers:
+        if self._clocks.pop(worker, None) is None:
             return
-        self._workers.discard(worker)
         self._abandoned = self._abandoned and how == "died"
         self.socket.forget(worker)
         self._left.append((worker, clock, how))
@@ -234,7 +223,7 @@ class ServerRun:
         self._answer_collectives()
         if how == "finished" and not self._finished:
             self._finished = True
-            for late in sorted(self._workers - self._admitted):
+            for late in sorted(self._clocks.keys() - self._collectives.members):
                 self.socket.send(late, messages.Refusal(_OVER))
                 self._remove(late, 0, "left")
 
@@ -256,10 +245,6 @@ class ServerRun:
             self._saved_for.clear()
         self._saved_for.add(worker)
         self.socket.send(worker, messages.Reply())
-
-
-class _NoWorkersLeft(Exception):
-    pass
 
 
 def run_server(task: ProcessTask) -> ServerRun:

@@ -11,16 +11,18 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 from paceline.errors import UsageError
 from paceline.runtimes.live.timeouts import CONNECTING, CUT, RETRY
-from paceline.runtimes.live.wire.noise import MESSAGE, TAG, Cipher, Handshake, NotGenuine
+from paceline.runtimes.live.wire.noise import MESSAGE, TAG, Bytes, Cipher, Handshake, NotGenuine
+from paceline.runtimes.live.wire.shared_flat import MappedFlat
+from paceline.strategies.effects import Peer
 
 _ANY_VERSION = b"paceline wire "
-PROLOGUE = _ANY_VERSION + b"5\n"
+PROLOGUE = _ANY_VERSION + b"6\n"
 """What the first message begins with, in the clear; the number is the version of everything that is sent."""
 REFUSED = b"paceline: another secret\n".ljust(MESSAGE, b"\0")
 OTHER_VERSION = b"paceline: another version\n".ljust(MESSAGE, b"\0")
@@ -55,8 +57,11 @@ class Destination(NamedTuple):
 Announce = Callable[["Channel", memoryview, int], Destination]
 
 
+DROPPED = Destination(None, lambda: None)
+
+
 def drop_all(_: "Channel", __: memoryview, ___: int) -> Destination:
-    return Destination(None, lambda: None)
+    return DROPPED
 
 
 class Channel:
@@ -70,15 +75,20 @@ class Channel:
         """Whether the other side has sent a first message that was made with the secret, now or earlier."""
         self.proven = False
         """Whether the other side has the secret, beyond doubt."""
-        self.rank, self.waiting = -1, 0
-        """Of a server's channel: the worker that it is bound to, and messages that the server has not taken yet."""
+        self.peer = Peer("worker", -1)
+        """Who is at the other end; of rank -1 where a server does not know."""
+        self.memory: MappedFlat | None = None
+        """The worker's memory, where both ends map it."""
+        self.waiting, self.heard = 0, 0.0
+        """Of a server's end: messages that the server has not taken yet, and when the last byte arrived."""
         self._announce, self._limits = announce, limits
         self._buffer, self._have, self._want = memoryview(bytearray(MESSAGE)), 0, 0
         self._reading: Generator[int, memoryview, None]
         self._sealing: Cipher
         self._sending = threading.Lock()
         self._scratch = memoryview(b"")
-        self._unsent: deque[memoryview] = deque()
+        self._unsent: deque[deque[memoryview]] = deque()
+        """The sealed records that the system has not accepted, by message."""
 
     def call(self, secret: bytes) -> None:
         """Of the side that has connected: prove the secret and verify the other's, or NotGenuine."""
@@ -122,32 +132,36 @@ class Channel:
         """
         header, body = packet
         with self._sending:
+            self._flush(patience)
             if len(self._unsent) >= most:
                 return False
-            left = bytearray()
-            for plain in (_LENGTHS.pack(len(header), len(body)), header, body):
-                for at in range(0, len(plain), RECORD):
-                    record = plain[at : at + RECORD]
-                    if left or self._unsent:
-                        left += self._sealing.seal(record)
-                    else:
-                        left += self._write(self._sealed(record), patience)
+            # In one call up to the body: two would wake the other side twice.
+            start = (_LENGTHS.pack(len(header), len(body)), *_records(header))
+            rest = memoryview(b"".join([self._sealing.seal(plain) for plain in start]))
+            if not self._unsent:
+                rest = self._write(rest, patience)
+            left = deque([rest] if rest else [])
+            for plain in _records(body):
+                if left or self._unsent:
+                    left.append(memoryview(self._sealing.seal(plain)))
+                elif rest := self._write(self._sealed(plain), patience):
+                    left.append(memoryview(bytes(rest)))
             if left:
-                self._unsent.append(memoryview(left))
+                self._unsent.append(left)
             return True
 
     def flush(self) -> bool:
         with self._sending:
-            while self._unsent:
-                self._unsent[0] = self._write(self._unsent[0], 0.0)
-                if self._unsent[0]:
-                    return False
-                self._unsent.popleft()
-            return True
+            self._flush(0.0)
+            return not self._unsent
 
     @property
     def unsent(self) -> bool:
         return bool(self._unsent)
+
+    @property
+    def sending(self) -> bool:
+        return self._sending.locked()
 
     def close(self) -> None:
         with suppress(OSError):
@@ -197,12 +211,22 @@ class Channel:
             yield from _into(destination.memory, body, opening)
             destination.complete()
 
-    def _sealed(self, plain: bytes | memoryview) -> memoryview:
+    def _sealed(self, plain: Bytes) -> memoryview:
         size = len(plain) + TAG
         if size > len(self._scratch):
             self._scratch = memoryview(bytearray(size))
         self._sealing.seal_into(self._scratch[:size], plain)
         return self._scratch[:size]
+
+    def _flush(self, patience: float) -> None:
+        while self._unsent:
+            records = self._unsent[0]
+            while records:
+                records[0] = self._write(records[0], patience)
+                if records[0]:
+                    return
+                records.popleft()
+            self._unsent.popleft()
 
     def _write(self, record: memoryview, patience: float) -> memoryview:
         while record:
@@ -262,6 +286,10 @@ def tune_tcp(connection: socket.socket, cut: int) -> None:
         (socket.TCP_KEEPCNT, 4),
     ):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _records(plain: Bytes) -> Iterator[Bytes]:
+    return (plain[at : at + RECORD] for at in range(0, len(plain), RECORD))
 
 
 def _into(memory: memoryview | None, size: int, opening: Cipher) -> Generator[int, memoryview, None]:

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from paceline.runtimes.envelope import Envelope
-from paceline.runtimes.live.wire.channel import Packet
+from paceline.runtimes.live.wire.channel import Channel, MessageLimits, Packet
 from paceline.runtimes.live.wire.messages import KINDS, NO_TENSOR, TO_SERVER, MessageRefused
-from paceline.runtimes.live.wire.shared_flat import MappedFlat
-from paceline.strategies.effects import Peer
 from paceline.strategies.messages import Model, Push
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8)
@@ -34,13 +32,18 @@ class _TensorHeader(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """What may arrive at one end of a connection: a Push or a Model must have a tensor like ``shard``."""
+    """What may arrive at one end of a connection: a Push or a Model must have a tensor like ``shard``.
+
+    A Model is received right into ``shard`` where that is in the CPU's memory.
+    """
 
     kinds: frozenset[type]
     shard: Tensor
-    in_place: bool = False
-    limit: int = MAX_TENSOR
-    """Bytes that any other tensor may have."""
+
+    @property
+    def limits(self) -> MessageLimits:
+        """Twice what is accepted: up to there a message is refused, beyond it the connection ends."""
+        return MessageLimits(2 * max(map(_max_header, self.kinds)), 2 * max(MAX_TENSOR, self.shard.nbytes))
 
     def check_kind(self, kind: type, header: int) -> None:
         if kind not in self.kinds:
@@ -50,7 +53,7 @@ class Accepted:
 
     def check_tensor(self, kind: type, length: int, dtype: torch.dtype) -> None:
         if kind not in (Push, Model):
-            if length * dtype.itemsize > self.limit:
+            if length * dtype.itemsize > MAX_TENSOR:
                 raise MessageRefused("too large")
         elif dtype is not self.shard.dtype:
             raise MessageRefused("wrong type")
@@ -58,17 +61,15 @@ class Accepted:
             raise MessageRefused("wrong length")
 
 
-def pack(
-    message: Any, *, stop: bool = False, find: Callable[[Tensor], int | None] = lambda _: None
-) -> Packet:
+def pack(message: Any, *, stop: bool = False, find: Callable[[Tensor], int | None] | None = None) -> Packet:
     """The tensor must not change until it is sent; ``find`` returns its offset in shared memory, or None."""
     body = memoryview(b"")
 
     def describe(tensor: Tensor) -> _TensorHeader:
         nonlocal body
-        offset = find(tensor)
+        offset = find(tensor) if find else None
         if offset is None:
-            body = bytes_of(tensor.detach().cpu().contiguous())
+            body = _bytes_of(tensor.detach().cpu().contiguous())
         return _TensorHeader(DTYPES.index(tensor.dtype), tensor.numel(), offset)
 
     kind = type(message)
@@ -78,10 +79,8 @@ def pack(
     return Packet(header, body)
 
 
-def unpack(
-    header: _Bytes, size: int, accepted: Accepted, sender: Peer, memory: MappedFlat | None = None
-) -> tuple[Envelope, Tensor]:
-    """The message of a header whose body has ``size`` bytes, and the tensor that the body is to be received into."""
+def unpack(header: _Bytes, size: int, accepted: Accepted, channel: Channel) -> tuple[Envelope, memoryview]:
+    """The message of a header whose body has ``size`` bytes, and the memory that the body is to be received into."""
     kind = kind_of(header)
     accepted.check_kind(kind, len(header))
     body: Tensor | None = None
@@ -94,13 +93,13 @@ def unpack(
             raise MessageRefused("malformed")
         accepted.check_tensor(kind, length, dtype)
         if offset is not None:
-            if memory is None:
+            if channel.memory is None:
                 raise MessageRefused("no shared memory")
             body = NO_TENSOR
-            return memory.view(offset, length, dtype)
+            return channel.memory.view(offset, length, dtype)
         if size != length * dtype.itemsize:
             raise MessageRefused("wrong length")
-        in_place = accepted.in_place and kind is Model
+        in_place = kind is Model and accepted.shard.is_cpu
         body = accepted.shard if in_place else torch.empty(length, dtype=dtype)
         return body
 
@@ -109,11 +108,10 @@ def unpack(
     except (ValueError, RecursionError):  # of msgspec: also UnicodeDecodeError
         raise MessageRefused("malformed") from None
     _check_numbers(message)
-    if body is None:
-        body = NO_TENSOR
-    if size != body.nbytes:
+    memory = _bytes_of(NO_TENSOR if body is None else body)
+    if size != len(memory):
         raise MessageRefused("wrong length")
-    return Envelope(message, sender, stop=bool(header[1])), body
+    return Envelope(message, channel.peer, stop=bool(header[1]), connection=channel), memory
 
 
 def _check_numbers(message: Any) -> None:
@@ -131,7 +129,7 @@ def kind_of(header: _Bytes) -> type:
     return KINDS[header[0]]
 
 
-def bytes_of(tensor: Tensor) -> memoryview:
+def _bytes_of(tensor: Tensor) -> memoryview:
     return tensor.view(-1).view(torch.uint8).numpy().data if tensor.numel() else memoryview(b"")
 
 

@@ -132,6 +132,7 @@ class Listener:
             if events & selectors.EVENT_WRITE and channel.flush():
                 self._selector.modify(channel.socket, selectors.EVENT_READ, channel)
             if events & selectors.EVENT_READ:
+                channel.heard = time.monotonic()
                 channel.read()
         except OSError as error:
             self._drop(channel, error)

@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from paceline.shm.segment import Handle
 from paceline.strategies.messages import MESSAGES, Join, Model, Pause, Pull, Push
 
 EXPELLED = "expelled: "
@@ -32,12 +33,9 @@ class Hello:
     """A worker's first message to a server; answered with Welcome or Refusal. It may be sent again."""
 
     rank: int
-    process: int = 0
-    """The worker's process on its host, which holds its shared memory open; 0 where it shares none."""
-    descriptor: int = 0
+    memory: Handle | None = None
+    """The worker's memory, for servers on the same host; None where it shares none."""
     size: int = 0
-    token: str = ""
-    """What stands at the start of the memory, by which a server verifies that it maps the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    rank: int
+    """What a worker sends again and again, from a thread of its own."""
 
 
 @dataclass(frozen=True, slots=True)

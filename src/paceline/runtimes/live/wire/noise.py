@@ -60,9 +60,9 @@ class Cipher:
 class Handshake:
     """One side's: the initiator writes and then reads, the responder reads and then writes."""
 
-    def __init__(self, secret: bytes, prologue: bytes, ephemeral: X25519PrivateKey | None = None) -> None:
-        """``secret`` has 32 bytes; a side whose ``prologue`` differs is refused. ``ephemeral`` is for tests only."""
-        self._own = ephemeral or X25519PrivateKey.generate()
+    def __init__(self, secret: bytes, prologue: bytes) -> None:
+        """``secret`` has 32 bytes; a side whose ``prologue`` differs is refused."""
+        self._own = X25519PrivateKey.generate()
         self._written = False
         self._their: bytes | None = None
         self._hash = sha256(NAME + prologue).digest()

@@ -61,10 +61,7 @@ class SharedFlat:
         return made
 
     def hello(self, rank: int) -> Hello:
-        if self._segment is None:
-            return Hello(rank)
-        handle = self._segment.handle
-        return Hello(rank, handle.process, handle.descriptor, self._size, handle.token.hex())
+        return Hello(rank, self._segment.handle, self._size) if self._segment else Hello(rank)
 
     def seal(self) -> None:
         """All servers have answered: no other process may map the segment from now on."""
@@ -89,19 +86,21 @@ class SharedFlat:
 def attach(hello: Hello, shard: Tensor, rank: int, servers: int) -> MappedFlat | None:
     """Map the memory that a Hello describes; None where it is on another host or does not hold such a shard."""
     length, rest = divmod(hello.size, shard.dtype.itemsize)
-    if rest or length < CONTROL:
+    if hello.memory is None or rest or length < CONTROL:
         return None
     if server_slices(torch.empty(length - CONTROL, device="meta"), servers)[rank].numel() != shard.numel():
         return None
     try:
         # A process in another network namespace is on another host, even on the same machine.
-        mine, other = (Path(f"/proc/{one}/ns/net").stat().st_ino for one in (os.getpid(), hello.process))
+        mine, other = (
+            Path(f"/proc/{one}/ns/net").stat().st_ino for one in (os.getpid(), hello.memory.process)
+        )
         if mine != other:
             return None
-        handle = segment.Handle(hello.process, hello.descriptor, bytes.fromhex(hello.token))
-        mapped = MappedFlat(segment.attach(handle, 2 * _stride(length, shard.dtype)), length, shard.dtype)
-    except (OSError, ValueError):  # fromhex and mmap raise ValueError
+        memory = segment.attach(hello.memory, 2 * _stride(length, shard.dtype))
+    except (OSError, ValueError):  # mmap raises ValueError
         return None
+    mapped = MappedFlat(memory, length, shard.dtype)
     mapped.shard = server_slices(mapped.shard, servers)[rank]
     return mapped
 

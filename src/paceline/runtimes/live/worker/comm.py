@@ -66,9 +66,6 @@ class SoloComm:
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         return own_memory(length, dtype, device)
 
-    def open_store(self) -> RunStore:
-        raise AssertionError(f"{type(self).__name__} has no store to share")
-
     def send(self, server: int, message: Any) -> None:  # noqa: ARG002
         """Send a message to a server; its tensors must not change before the answer."""
         raise RunFailed(f"the strategy sends to server {server}, and it has no servers")
@@ -97,14 +94,14 @@ class SoloComm:
 
 class ProcessGroupComm(SoloComm):
     alone = False
-    _group: dist.ProcessGroup | None = None
-    _last: dist.Work | None = None
 
     def __init__(
         self, info: ProcessInfo, options: LiveOptions, collective: str, note: Callable[[str], None]
     ) -> None:
         self.rank, self.workers = info.rank, info.workers
         self.members = tuple(range(info.workers))
+        self._idle: Callable[[], bool] = lambda: True
+        """Whether every sum that was begun has ended."""
         self.transport = self._backend = options.transport(info, collective)
         self._device = options.device_of(info)
         timeout = timedelta(seconds=options.timeout)
@@ -131,7 +128,7 @@ class ProcessGroupComm(SoloComm):
 
     def sum(self, tensor: Tensor) -> None:
         if self._backend != "gloo" or not swaps(self.workers, tensor.nbytes):
-            dist.all_reduce(tensor, group=self._group)
+            dist.all_reduce(tensor)
             return
         # Both workers add the same two numbers, so both get the same sum to the last bit.
         other = torch.empty_like(tensor)
@@ -142,14 +139,10 @@ class ProcessGroupComm(SoloComm):
         tensor.add_(other)
 
     def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
-        work: dist.Work = dist.all_reduce(tensor, group=self._group, async_op=True)
+        work: dist.Work = dist.all_reduce(tensor, async_op=True)
         work.get_future().add_done_callback(lambda _: done())
-        self._last = work
+        self._idle = work.is_completed
         return work.wait
-
-    def is_idle(self) -> bool:
-        """Whether every sum that was begun has ended."""
-        return self._last is None or self._last.is_completed()
 
     def traffic(self, tensor: Tensor) -> tuple[int, int]:
         return (ring_bytes(tensor.nbytes, self.workers),) * 2
@@ -167,7 +160,7 @@ class ProcessGroupComm(SoloComm):
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         if self._backend == "shm":
-            return shm.zeros(length, dtype=dtype, group=self._group)
+            return shm.zeros(length, dtype=dtype)
         return own_memory(length, dtype, device)
 
     def open_store(self) -> RunStore:
@@ -185,7 +178,7 @@ class ProcessGroupComm(SoloComm):
         with suppress(RuntimeError):
             if failed and self._backend in ("nccl", "shm") and dist.group.WORLD is not None:
                 dist.group.WORLD.abort()
-            if failed and (self._backend == "shm" or (self._backend == "gloo" and self.is_idle())):
+            if failed and (self._backend == "shm" or (self._backend == "gloo" and self._idle())):
                 dist.destroy_process_group()
 
 
@@ -203,6 +196,7 @@ class ScheduledComm(ProcessGroupComm):
         self._schedule = build_schedule(collective, number_hosts(self.exchange(host_id())))
         self._reducer = Reducer(self._schedule, self.rank, TorchTransport())
         self._queue = WorkQueue("all-reduce")
+        self._idle = lambda: self._queue.idle
         self._traffic = cache(self._count)
 
     def sum(self, tensor: Tensor) -> None:
@@ -214,9 +208,6 @@ class ScheduledComm(ProcessGroupComm):
             done()
 
         return self._queue.later(task, [tensor]).wait
-
-    def is_idle(self) -> bool:
-        return self._queue.idle
 
     def traffic(self, tensor: Tensor) -> tuple[int, int]:
         return self._traffic(tensor.nbytes, tensor.element_size())

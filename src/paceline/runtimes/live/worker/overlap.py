@@ -1,6 +1,5 @@
-"""What happens beside a worker's gradient: sums in buckets while backward runs, the times of phases, a slowdown."""
+"""What happens beside a worker's gradient: sums in buckets while backward runs, and a slowdown."""
 
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, sleep
 
@@ -8,11 +7,8 @@ from torch import Tensor
 
 from paceline.clusters.cluster import takes_turn
 from paceline.collectives.traffic import plan_buckets
-from paceline.jobs.step import StepHooks, StepPhase
 from paceline.runtimes.flat import CONTROL, Flat
-from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.worker.comm import PendingSum, SoloComm
-from paceline.runtimes.live.worker.recorder import StepRecorder
 from paceline.strategies.effects import BucketedMean
 
 
@@ -95,26 +91,3 @@ class Overlap:
             spans.append((max(begun, free), end))
             free = end
         return spans
-
-
-@dataclass(slots=True)
-class PhaseHooks(StepHooks):
-    heartbeat: Heartbeat
-    recorder: StepRecorder
-    slowdown: Slowdown
-    step: int
-    overlap: Overlap | None
-
-    def begin(self, phase: StepPhase) -> None:
-        if phase == "forward":
-            self.slowdown.begin(self.step)
-        self.heartbeat.enter(phase)
-
-    def end(self, phase: StepPhase) -> None:
-        if phase != "data":
-            self.slowdown.stretch()
-        self.recorder.mark(phase)
-
-    def last_backward(self) -> None:
-        if self.overlap:
-            self.overlap.begin()

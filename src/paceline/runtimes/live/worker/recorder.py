@@ -2,37 +2,19 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from paceline.errors import RunFailed
+from paceline.records.events import EventWriter
 from paceline.records.spans import Kind, Span, StepRecord, TimeLedger
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.strategies.base import Worker
 
 _PRIME = 2**53 - 111
-
-
-class DriftCheck:
-    """For workers whose parameters must be equal to the last bit; the minimum of a number and its negative tells."""
-
-    def __init__(self, comm: SoloComm, me: Worker) -> None:
-        self._comm, self._me, self._equal_at = comm, me, me.clock
-
-    def numbers(self) -> list[float]:
-        number = float(parameter_hash(self._me.params))
-        return [number, -number]
-
-    def compare(self, smallest: Sequence[float]) -> None:
-        if smallest[0] != -smallest[1]:
-            raise RunFailed(
-                f"the workers no longer train the same model: at step {self._me.clock} "
-                f"{find_drift(self._comm, self._me.params)}, and at step {self._equal_at} all were equal"
-            )
-        self._equal_at = self._me.clock
 
 
 @torch.no_grad()
@@ -86,15 +68,18 @@ class StepRecorder:
     def __init__(
         self,
         comm: SoloComm,
-        write: Callable[[StepRecord], None],
+        events: EventWriter,
         ledger: TimeLedger,
         begun: float = 0.0,
-        flush: Callable[[], None] = lambda: None,
-        drift: DriftCheck | None = None,
+        replica: Worker | None = None,
     ) -> None:
-        """``begun`` is the run's time so far; replicas are compared by ``drift`` whenever exchanges are."""
-        self._comm, self._write, self._ledger, self._flush = comm, write, ledger, flush
-        self._drift = drift
+        """``begun`` is the run's time so far.
+
+        A ``replica`` is a worker whose parameters must equal those of all others, to the last bit; they are compared
+        whenever exchanges are.
+        """
+        self._comm, self._events, self._ledger, self._replica = comm, events, ledger, replica
+        self._equal_at = replica.clock if replica else 0
         self._last = perf_counter()
         self._origin = self._last - begun
         self._record = StepRecord(step=0, is_step=False)
@@ -107,8 +92,9 @@ class StepRecorder:
     def now(self) -> float:
         return perf_counter() - self._origin
 
-    def mark(self, kind: Kind) -> None:
-        now = perf_counter()
+    def mark(self, kind: Kind, until: float | None = None) -> None:
+        """What was done since the last mark, to this moment or to an earlier reading of the clock."""
+        now = perf_counter() if until is None else until
         self._record.spans.append(Span(kind, self._last - self._origin, now - self._last))
         self._last = now
 
@@ -126,13 +112,10 @@ class StepRecorder:
 
     def answered(self, held: float) -> None:
         """The time since the last mark was spent on an answer, ``held`` seconds of it waiting for other workers."""
-        self.mark("communicate")
-        span = self._record.spans.pop()
-        wait = min(held, span.length)
-        transfer = span._replace(length=span.length - wait)
-        self._record.spans.append(transfer)
-        if wait > 0:
-            self._record.spans.append(Span("wait", transfer.start + transfer.length, wait))
+        now = perf_counter()
+        self.mark("communicate", max(self._last, now - held))
+        if held > 0:
+            self.mark("wait", now)
 
     def hide(self, start: float, end: float) -> None:
         """Traffic overlapped with backward between these readings of the clock."""
@@ -171,18 +154,19 @@ class StepRecorder:
         if self._comm.workers > 1:
             self._compare()
         self._write_closed()
-        self._flush()
+        self._events.flush()
 
     def _compare(self) -> None:
         lengths = [record.spans[place].length for record, place in self._exchanges]
-        drift = self._drift.numbers() if self._drift else [0.0]
-        numbers = torch.tensor([*lengths, *drift], dtype=torch.float64)
+        # Of a number and its negative, the minima tell whether it is the same on all workers.
+        number = float(parameter_hash(self._replica.params)) if self._replica else 0.0
+        numbers = torch.tensor([*lengths, number, -number], dtype=torch.float64)
         self._comm.minimum(numbers)
-        smallest = numbers.tolist()
-        if self._drift:
-            self._drift.compare(smallest[len(lengths) :])
+        *smallest, least, negative = numbers.tolist()
+        if self._replica:
+            self._check_drift(self._replica, equal=least == -negative)
         # From the last to the first: a span that becomes two moves those after it.
-        for (record, place), transfer in reversed([*zip(self._exchanges, smallest, strict=False)]):
+        for (record, place), transfer in reversed([*zip(self._exchanges, smallest, strict=True)]):
             kind, start, length = record.spans[place]
             if (wait := length - transfer) > 0:
                 record.spans[place : place + 1] = (
@@ -192,6 +176,14 @@ class StepRecorder:
         self._exchanges.clear()
         self._seen = 0
         self.mark("wait")
+
+    def _check_drift(self, me: Worker, *, equal: bool) -> None:
+        if not equal:
+            raise RunFailed(
+                f"the workers no longer train the same model: at step {me.clock} "
+                f"{find_drift(self._comm, me.params)}, and at step {self._equal_at} all were equal"
+            )
+        self._equal_at = me.clock
 
     @property
     def pending(self) -> bool:
@@ -207,5 +199,5 @@ class StepRecorder:
     def _write_closed(self) -> None:
         for record in self._closed:
             self._ledger.add(record)
-            self._write(record)
+            self._events.append(record)
         self._closed.clear()

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import cache, partial
-from sys import maxsize
 from typing import Any
 
 import torch
@@ -11,19 +11,18 @@ from torch import Tensor
 
 from paceline.collectives.traffic import broadcast_bytes
 from paceline.jobs.job import Job
+from paceline.jobs.step import StepHooks, StepPhase
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.events import EventWriter
 from paceline.records.load import SystemSampler
-from paceline.records.spans import TimeLedger
 from paceline.records.summary import Observer, Summary
 from paceline.records.tensors import write_tensors
 from paceline.runtimes.config import already_complete
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.worker.comm import SoloComm
-from paceline.runtimes.live.worker.overlap import Overlap, PhaseHooks, Slowdown
-from paceline.runtimes.live.worker.recorder import DriftCheck, StepRecorder
-from paceline.runtimes.live.worker.reporter import RunReporter
-from paceline.runtimes.live.worker.run_folder import HeldFolder, load_shared, recorded_time, restore, snapshot
+from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
+from paceline.runtimes.live.worker.recorder import StepRecorder
+from paceline.runtimes.live.worker.records import RunRecords, load_shared
 from paceline.runtimes.live.worker.stopping import StopByVote
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica, stream_seed
@@ -33,10 +32,11 @@ from paceline.strategies.base import SyncPoint, Worker
 from paceline.strategies.messages import message_bytes
 
 WEIGHT, VOTE = 0, 1
+_NUMBERS = ("clock", "now", "samples", "samples_since_sync", "total_weight")
 
 
-class WorkerRun:
-    """Call ``restore`` where the run resumes, then ``open``, and ``train`` once the communicator is connected."""
+class WorkerRun(StepHooks):
+    """Call ``restore`` where the run resumes, open the ``records``, then ``train``."""
 
     recorder: StepRecorder
 
@@ -51,7 +51,6 @@ class WorkerRun:
     ) -> None:
         """``leaving`` says whether this worker alone is to leave before its next step."""
         self.prepared, self.comm, self.heartbeat = prepared, comm, heartbeat
-        self.reporter = RunReporter(observer, comm, prepared)
         settings = prepared.settings
         self.replica = Replica(prepared.job, prepared.shards, comm.rank, settings.seed, device, comm.zeros)
         self.replica.streams.set(self.replica.rng)
@@ -59,14 +58,12 @@ class WorkerRun:
         flat = self.replica.flat
         self.me = Worker(comm.rank, comm.workers, flat.params, flat.grad, self.replica.buffers)
         self.me.servers = prepared.servers
-        self.position = Position()
-        self.begun = 0.0
-        self.resumed_step: int | None = None
-        self._has_checkpoint = True
+        self.position, self.records = Position(), RunRecords(prepared, comm, observer, self.me)
         self._leaving = leaving
         self._slowdown = Slowdown(settings.slow.get(comm.rank, 1.0), comm.rank, settings.slow_turns)
         self._share_buffers = settings.buffers == "rank0" and not comm.alone and self.me.buffers.numel() > 0
-        self._overlap = cache(partial(Overlap, self.replica.flat, comm, self._slowdown))
+        self._overlap_of = cache(partial(Overlap, self.replica.flat, comm, self._slowdown))
+        self._overlap: Overlap | None = None
         self._loss, self._seen = 0.0, 0
         self._do: dict[type, Callable[[Any], object]] = {
             effects.Gradient: self._gradient,
@@ -81,34 +78,38 @@ class WorkerRun:
             Export: self._export,
         }
 
-    def restore(self, checkpoints: Checkpoints) -> None:
-        settings, last = self.prepared.settings, self.prepared.triggers.last
-        step, tree = load_shared(checkpoints, self.comm, self.prepared, self.reporter.noted)
-        self.resumed_step, self._has_checkpoint = step, tree is not None
-        if tree is not None:
-            self.position = restore(tree, self.replica, self.me, settings.target_accuracy)
-        else:
+    def restore(self, checkpoints: Checkpoints) -> bool:
+        """Go on from a checkpoint that all have; False: a worker of servers has none of its own of that step."""
+        settings, last, me = self.prepared.settings, self.prepared.triggers.last, self.me
+        step, tree = load_shared(checkpoints, self.comm, self.prepared, self.records.noted)
+        if tree is None:
             self.position.progress = self.position.last_sync = step
+        else:
+            self.replica.load(tree["replica"])
+            if tree["gpu_rng"] is not None:
+                torch.cuda.set_rng_state(tree["gpu_rng"], self.replica.device)
+            device = self.replica.device
+            me.state.update({name: tensor.to(device) for name, tensor in tree["state"].items()})
+            for name in _NUMBERS:
+                setattr(me, name, tree["worker"][name])
+            self.position = Position(**tree["position"])
+            if tree["target"] != settings.target_accuracy:
+                self.position.reached = None
         if self.position.last_sync >= last:
             raise already_complete(checkpoints.folder, last, step)
+        return tree is not None
 
-    def open(self, held: HeldFolder, begun: float | None = None) -> None:
-        """``begun`` is given by a worker that joins: no other worker waits for it, and it continues no records."""
-        self.held, self.ledger = held, TimeLedger()
-        self.heartbeat.show(held.folder.path)
-        if begun is not None:
-            self.begun = begun
-            return
-        rank = self.comm.rank
-        clock = self.me.clock if self._has_checkpoint else maxsize
-        damaged = held.truncate(rank, clock, self.position.progress)
-        self.ledger, end, last_step = recorded_time(held.folder, rank)
-        others = self.comm.exchange({"begun": max(self.me.now, end), "damaged": damaged})
-        for sentence in (sentence for other in others for sentence in other["damaged"]):
-            self.reporter.noted(sentence)
-        self.begun = max(other["begun"] for other in others)
-        if not self._has_checkpoint:  # no step is recorded twice, and no mini-batch drawn again
-            self.me.clock = last_step
+    def _snapshot(self) -> dict[str, Any]:
+        replica, me = self.replica, self.me
+        on_gpu = replica.device.type == "cuda"
+        return {
+            "replica": replica.state(),
+            "gpu_rng": torch.cuda.get_rng_state(replica.device) if on_gpu else None,
+            "state": dict(me.state),
+            "worker": {name: getattr(me, name) for name in _NUMBERS},
+            "position": asdict(self.position),
+            "target": self.prepared.settings.target_accuracy,
+        }
 
     def train(
         self,
@@ -122,30 +123,28 @@ class WorkerRun:
         with ExitStack() as stack:
             if sampler:
                 stack.enter_context(sampler)
-            events = stack.enter_context(EventWriter(self.held.folder.events(self.comm.rank)))
+            events = stack.enter_context(EventWriter(self.records.folder.events(self.comm.rank)))
             before_hard_end(events.flush)
-            self.reporter.started(self.held, self.me.params.numel(), self.position.progress, self.begun)
+            self.records.started(self.position.progress)
             self._stop = stop
-            self.me.now = self.begun
             if start_together:
                 self.comm.barrier()
             ending = self._run(events)
-        summary = self.reporter.finished(ending, self.held, self.me, self.position, self.ledger, sampler)
+        summary = self.records.finished(ending, self.position, sampler)
         self.comm.finish(self.me.clock, "left" if ending == "left" else "finished")
         return summary
 
     def _run(self, events: EventWriter) -> Ending:
         # Workers of servers share no exchange whose lengths they could compare.
         compared = SoloComm() if self.prepared.servers else self.comm
-        same = self.prepared.strategy.replicated and not self.comm.alone
-        drift = DriftCheck(self.comm, self.me) if same else None
-        self.recorder = StepRecorder(compared, events.append, self.ledger, self.begun, events.flush, drift)
+        replica = self.me if self.prepared.strategy.replicated else None
+        self.recorder = StepRecorder(compared, events, self.records.ledger, self.me.now, replica)
         session = Session(
             run=self.prepared,
             me=self.me,
             position=self.position,
             learning_rate=self.replica.learning_rate,
-            report=lambda row: self.reporter.evaluated(row, self.held),
+            report=self.records.evaluated,
             stopping=lambda: self._stop.reached(self.me.clock),
         )
         try:
@@ -195,9 +194,9 @@ class WorkerRun:
             self._broadcast(effects.Broadcast(me.buffers))
         me.samples = replica.shards.size(me.rank, me.clock)
         share = me.samples / replica.shards.total(me.clock) if effect.reduce else 1.0
-        overlap = self._overlap(effect.reduce) if effect.reduce and not self.comm.alone else None
-        hooks = PhaseHooks(self.heartbeat, recorder, self._slowdown, me.clock, overlap)
-        loss = replica.gradient(me.clock, share, hooks)
+        overlap = self._overlap_of(effect.reduce) if effect.reduce and not self.comm.alone else None
+        self._overlap = overlap
+        loss = replica.gradient(me.clock, share, hooks=self)
         self._loss = loss if me.samples else self._loss
         self.heartbeat.enter("exchange")
         if overlap:
@@ -211,6 +210,20 @@ class WorkerRun:
             me.total_weight = me.samples
         me.samples_since_sync += me.samples
         recorder.count(me.samples)
+
+    def begin(self, phase: StepPhase) -> None:
+        if phase == "forward":
+            self._slowdown.begin(self.me.clock)
+        self.heartbeat.enter(phase)
+
+    def end(self, phase: StepPhase) -> None:
+        if phase != "data":
+            self._slowdown.stretch()
+        self.recorder.mark(phase)
+
+    def last_backward(self) -> None:
+        if self._overlap:
+            self._overlap.begin()
 
     def _fill_control(self, storage: Tensor, weight: float) -> None:
         storage[WEIGHT] = weight
@@ -238,7 +251,7 @@ class WorkerRun:
 
     def _stepped(self, progress: int, samples: int) -> None:
         self.heartbeat.beat(self.me.clock)
-        self.reporter.stepped(progress, samples, self._loss, self.recorder.now)
+        self.records.stepped(progress, samples, self._loss, self.recorder.now)
 
     def _send(self, effect: effects.Send) -> None:
         self.comm.send(effect.to.rank, effect.message)
@@ -308,27 +321,26 @@ class WorkerRun:
             self.recorder.mark("wait")
         self.comm.save_shards(self.position.progress)
         self.heartbeat.enter("checkpoint")
-        self.held.commit(self.position.progress, self.me.rank, self.comm.members)
+        self.records.commit(self.position.progress)
         self.recorder.mark("checkpoint")
 
     def _write_checkpoint(self) -> None:
         """Named by the progress that all workers share; one that is of no use is not written."""
-        self.held.lock.check()
+        self.records.lock.check()
         if not self.me.params.isfinite().all():
             what = f"parameters of rank {self.me.rank} are not finite after an update"
             raise self.replica.diverged(what, self.me.clock)
-        tree = snapshot(self.replica, self.me, self.position, self.prepared.settings.target_accuracy)
         try:
-            self.held.checkpoints.save(self.position.progress, self.me.rank, tree)
+            self.records.checkpoints.save(self.position.progress, self.me.rank, self._snapshot())
         except FileNotFoundError:
-            self.held.lock.check()
+            self.records.lock.check()
             raise
 
     def _export(self, effect: Export) -> None:
         self.heartbeat.enter("checkpoint")
-        if self.reporter.is_first:
-            self.held.lock.check()
-            write_tensors(self.held.folder.model, self.replica.export(effect.params, effect.buffers))
+        if self.records.is_first:
+            self.records.lock.check()
+            write_tensors(self.records.folder.model, self.replica.export(effect.params, effect.buffers))
         self.recorder.mark("checkpoint")
 
 

@@ -22,12 +22,7 @@ from paceline.runtimes.live.run_store import MemberStore
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.timeouts import BEAT, CONNECTING, GRACE, STALLED
 from paceline.runtimes.live.wire import encoding, messages
-from paceline.runtimes.live.wire.channel import (
-    Channel,
-    Destination,
-    MessageLimits,
-    connect,
-)
+from paceline.runtimes.live.wire.channel import Channel, Destination, connect
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.stopping import AT_SYNC_POINT, StopByVote
@@ -72,13 +67,10 @@ class ServerClient:
         self._memory, self._secret, self._endpoints = memory, secret.key("wire"), endpoints
         self._patience, self._stop_requested = patience, stop_requested
         self._received: deque[Envelope] = deque()
-        self._later: deque[Envelope] = deque()
         self._closing = threading.Event()
-        self._heartbeat: threading.Thread | None = None
+        self._heartbeat = threading.Thread(target=self._beat, daemon=True)
         self._channels: list[Channel] = []
         self._down: dict[int, float] = {}
-        self._sharing: set[int] = set()
-        """The servers that map this worker's memory."""
         self._selector = selectors.DefaultSelector()
         try:
             for server, shard in enumerate(server_slices(memory.params, len(endpoints))):
@@ -87,47 +79,46 @@ class ServerClient:
         except BaseException:
             self.close(0.0)
             raise
+        self._heartbeat.start()
 
     @property
     def shares(self) -> bool:
-        return len(self._sharing) == len(self._endpoints)
+        return all(channel.memory for channel in self._channels)
 
     def _connect(self, server: int, shard: Tensor) -> Channel:
         where = f"server {server} at {self._endpoints[server]}"
-        in_place = shard.device.type == "cpu"
-        accepted = encoding.Accepted(kinds=messages.TO_WORKER, shard=shard, in_place=in_place)
-        limits = MessageLimits(
-            2 * encoding.MAX_REPLY, 2 * max(encoding.MAX_TENSOR, self._memory.params.nbytes)
-        )
-        announce = partial(self._announce, server, accepted)
+        accepted = encoding.Accepted(kinds=messages.TO_WORKER, shard=shard)
+        announce = partial(self._announce, accepted)
         try:
-            return connect(self._endpoints[server], self._secret, announce, limits, who=where)
+            channel = connect(self._endpoints[server], self._secret, announce, accepted.limits, who=where)
         except OSError as error:
             raise self._lost(server, f"no connection within {CONNECTING:g} s ({error})") from None
+        channel.peer = Peer("server", server)
+        return channel
 
     def _lost(self, server: int, how: str = "connection closed by peer") -> ServerLost:
         return ServerLost(f"server {server} at {self._endpoints[server]} is lost: {how}")
-
-    def start_heartbeat(self, rank: int) -> None:
-        """Over connections of their own: while the process lives every server knows, whatever it is busy with."""
-        self._heartbeat = threading.Thread(target=self._beat, args=(rank,), daemon=True)
-        self._heartbeat.start()
 
     def send(self, server: int, message: Any) -> None:
         """Send a message; its tensors must not change before the answer. ServerLost if that fails."""
         if server in self._down:
             raise self._lost(server)
-        find = self._memory.mapped.find if self._memory.mapped and server in self._sharing else lambda _: None
+        channel = self._channels[server]
+        find = channel.memory.find if channel.memory else None
         try:
-            self._channels[server].send(
-                encoding.pack(message, stop=self._stop_requested(), find=find), 1, STALLED
-            )
+            channel.send(encoding.pack(message, stop=self._stop_requested(), find=find), 1, STALLED)
         except OSError as error:
             raise self._lost(server, str(error)) from None
 
     def receive(self, timeout: float) -> Envelope:
-        end = time.monotonic() + timeout
-        while not self._received:
+        if not self._received:
+            self._read(timeout)
+        return self._received.popleft()
+
+    def _read(self, timeout: float) -> None:
+        """Wait until a message has arrived."""
+        end, before = time.monotonic() + timeout, len(self._received)
+        while len(self._received) == before:
             now = time.monotonic()
             for server, since in self._down.items():
                 if now - since > GRACE:
@@ -140,25 +131,15 @@ class ServerClient:
                 except OSError:
                     self._down[key.data] = time.monotonic()
                     self._selector.unregister(key.fileobj)
-        return self._received.popleft()
 
     def wait_for(self, *kinds: type) -> Envelope:
         """The next message of one of these kinds; others are kept for later."""
-        for place, envelope in enumerate(self._later):
-            if isinstance(envelope.message, kinds):
-                del self._later[place]
-                return envelope
         while True:
-            envelope = self.receive(self._patience)
-            self.stopping = self.stopping or envelope.stop
-            if isinstance(envelope.message, messages.Refusal):
-                reason = envelope.message.reason
-                if reason.startswith(messages.EXPELLED):
-                    raise Expelled(reason.removeprefix(messages.EXPELLED))
-                raise UsageError(f"server {envelope.sender.rank} refuses this worker: {reason}")
-            if isinstance(envelope.message, kinds):
-                return envelope
-            self._later.append(envelope)
+            for place, envelope in enumerate(self._received):
+                if isinstance(envelope.message, (messages.Refusal, *kinds)):
+                    del self._received[place]
+                    return _check_refusal(envelope)
+            self._read(self._patience)
 
     def send_all(self, message: Any) -> None:
         for server in range(len(self._channels)):
@@ -172,8 +153,8 @@ class ServerClient:
     def close(self, linger: float = 1.0) -> None:
         """Close once the servers have closed too, or after ``linger`` seconds: they may not have read all yet."""
         self._closing.set()
-        if self._heartbeat is not None:
-            self._heartbeat.join(BEAT)  # it may still be connecting
+        if self._heartbeat.is_alive():
+            self._heartbeat.join(BEAT)
         for channel in self._channels:
             with suppress(OSError):
                 channel.socket.shutdown(socket.SHUT_WR)
@@ -195,32 +176,34 @@ class ServerClient:
         self.close()
 
     def _announce(
-        self, server: int, accepted: encoding.Accepted, _: Channel, header: memoryview, size: int
+        self, accepted: encoding.Accepted, channel: Channel, header: memoryview, size: int
     ) -> Destination:
-        def take() -> None:
-            if isinstance(envelope.message, messages.Welcome) and envelope.message.shares:
-                self._sharing.add(server)
-            self._received.append(envelope)
+        envelope, body = encoding.unpack(header, size, accepted, channel)
+        return Destination(body, partial(self._take, envelope))
 
-        memory, sender = self._memory.mapped, Peer("server", server)
-        envelope, body = encoding.unpack(header, size, accepted, sender, memory)
-        return Destination(encoding.bytes_of(body), take)
+    def _take(self, envelope: Envelope) -> None:
+        self.stopping = self.stopping or envelope.stop
+        if isinstance(envelope.message, messages.Welcome) and envelope.message.shares:
+            envelope.connection.memory = self._memory.mapped
+        self._received.append(envelope)
 
-    def _beat(self, rank: int) -> None:
-        alive = encoding.pack(messages.Alive(rank))
-        channels: list[Channel] = []
-        for endpoint in self._endpoints:
-            with suppress(OSError, UsageError):  # the worker notices itself
-                channels.append(connect(endpoint, self._secret))
-        closing = False
-        while not closing:
-            for channel in channels:
-                with suppress(OSError):  # a server that is gone or late needs no more than is queued already
-                    channel.flush()
-                    channel.send(alive, most=1)
-            closing = self._closing.wait(BEAT)
-        for channel in channels:
-            channel.close()
+    def _beat(self) -> None:
+        """While the process lives every server knows, whatever it is busy with."""
+        alive = encoding.pack(messages.Alive())
+        while not self._closing.wait(BEAT):
+            for channel in self._channels:
+                with suppress(OSError):  # the worker notices itself
+                    if not channel.sending:  # else it is heard anyway, and the others must not wait
+                        channel.send(alive, most=1)
+
+
+def _check_refusal(envelope: Envelope) -> Envelope:
+    if isinstance(envelope.message, messages.Refusal):
+        reason = envelope.message.reason
+        if reason.startswith(messages.EXPELLED):
+            raise Expelled(reason.removeprefix(messages.EXPELLED))
+        raise UsageError(f"server {envelope.sender.rank} refuses this worker: {reason}")
+    return envelope
 
 
 class ServerComm(SoloComm):
@@ -259,8 +242,6 @@ class ServerComm(SoloComm):
     ) -> None:
         self.client = ServerClient(secret, endpoints, self.memory, patience, stop_requested)
         self._connected = True
-        # Before all have answered: a server that does so first must not take the wait for the others for a death.
-        self.client.start_heartbeat(self.rank)
         self.client.ask_all(self.memory.hello(self.rank), messages.Welcome)
         self.memory.seal()
 

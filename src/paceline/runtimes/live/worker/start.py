@@ -33,10 +33,10 @@ from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import KNOCK
 from paceline.runtimes.live.wire.messages import RequestRank, Welcome
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
-from paceline.runtimes.live.worker.comm import join_group
+from paceline.runtimes.live.worker.comm import ProcessGroupComm, join_group
 from paceline.runtimes.live.worker.guard import run_guarded
+from paceline.runtimes.live.worker.records import claim
 from paceline.runtimes.live.worker.run import WorkerRun
-from paceline.runtimes.live.worker.run_folder import HeldFolder, claim, hold_folder
 from paceline.runtimes.live.worker.server_comm import ServerClient, ServerComm
 from paceline.runtimes.live.worker.stopping import AT_STEP, StopAtStep, StopByVote
 from paceline.runtimes.prepare import prepare
@@ -92,34 +92,34 @@ def run_worker(task: ProcessTask, observer: Observer) -> Summary:
         )
         stack.enter_context(comm)
         check_equal(comm.exchange(task.asked()))
-        run = WorkerRun(prepared, comm, device, observer, task.heartbeat)
+        run, restored = WorkerRun(prepared, comm, device, observer, task.heartbeat), True
         if task.resume and task.resumed:
             task.heartbeat.show(task.resume.path)
-            run.restore(Checkpoints(task.resume, task.resumed, settings.keep))
-        held = hold_folder(comm, task, task.name or prepared.job.name, owned)
-        stack.enter_context(held.lock)
-        run.open(held)
+            restored = run.restore(Checkpoints(task.resume, task.resumed, settings.keep))
+        stack.enter_context(run.records.hold(task, owned))
+        task.heartbeat.show(run.records.folder.path)
+        run.records.open(run.position.progress, restored=restored)
         stop = _agree_to_stop(run, task)
         sampler = _sampler(run, task, observer) if info.local_rank == 0 else None
         return run.train(stop, task.before_hard_end, sampler)
 
 
 def _agree_to_stop(run: WorkerRun, task: ProcessTask) -> StopByVote:
-    note, comm, requested = run.reporter.noted, run.comm, task.stop_requested
+    note, comm, requested = run.records.noted, run.comm, task.stop_requested
     if isinstance(comm, ServerComm):
         if comm.memory.why:
             note(f"gradients go through sockets: {comm.memory.why}")
         document = {
-            "name": run.held.folder.path.name,
-            "run": run.held.identity.run,
+            "name": run.records.folder.path.name,
+            "run": run.records.identity.run,
             "asked": task.asked(),
-            "begun": run.begun,
-            "step": run.resumed_step,
-            "workers": run.held.workers,
+            "begun": run.me.now,
+            "step": run.position.progress if task.resume else None,
+            "workers": run.records.workers,
         }
         comm.open(task.info, task.options.timeout, requested, document)
         return comm.stop_agreement(note)
-    if comm.alone:
+    if not isinstance(comm, ProcessGroupComm):
         return StopByVote(requested, note, AT_STEP, decided=requested)
     if run.prepared.strategy.sync_point is SyncPoint.AFTER_ROUND:
         return StopByVote(requested, note)
@@ -127,7 +127,7 @@ def _agree_to_stop(run: WorkerRun, task: ProcessTask) -> StopByVote:
 
 
 def _sampler(run: WorkerRun, task: ProcessTask, observer: Observer) -> SystemSampler:
-    info, options, held = task.info, task.options, run.held
+    info, options, records = task.info, task.options, run.records
     shared = too_many(info.local_workers, options.threads, usable_cores())
     if shared and options.device == "cpu":
         observer.noted(
@@ -135,9 +135,9 @@ def _sampler(run: WorkerRun, task: ProcessTask, observer: Observer) -> SystemSam
             "their times do not compare with those of fewer workers; use fewer workers or threads"
         )
     return SystemSampler(
-        held.folder.system,
-        [worker["pid"] for worker in held.workers if worker["rank"] in held.local],
-        since=run.begun,
+        records.folder.system,
+        [worker["pid"] for worker in records.workers if worker["rank"] in records.local],
+        since=run.me.now,
         roots=job_roots(info),
         wanted=info.local_workers * options.threads,
     )
@@ -234,9 +234,9 @@ def join_run(
         folder, identity = RunFolder(runs / name), new_identity(settings, run=document["run"])
         claim(folder, identity, lambda draft: write_config(draft, settings, "live", {}, identity=identity))
         locks = [stack.enter_context(RunLock.share(folder, node)) for node in folder.lock_nodes() or [0]]
-        checkpoints = Checkpoints(folder, identity, settings.keep)
-        held = HeldFolder(folder=folder, identity=identity, lock=locks[0], checkpoints=checkpoints)
-        run.open(held, begun=document["now"] + perf_counter() - asked)
+        run.records.use(folder, identity, locks[0])
+        heartbeat.show(folder.path)
+        run.me.now = document["now"] + perf_counter() - asked
         say_on_stderr(f"joined {name} as rank {rank}; Ctrl-C leaves it")
         summary = run.train(comm.stop_agreement(say_on_stderr), start_together=False)
     ended = "left" if summary.ending == "left" else "ended with"
