@@ -92,7 +92,7 @@ def test_the_published_communication_times_of_inception_v3() -> None:
     published = {1: (0.0, 0.0), 2: (210.972, 105.486), 4: (632.915, 210.972), 8: (1476.802, 316.457)}
     for workers, row in published.items():
         for name, milliseconds in zip(("one-to-all", "butterfly"), row, strict=True):
-            whole = ScheduleTimer(find_schedule(name), tuple(topology(workers, link).rows)).seconds(size)
+            whole = ScheduleTimer(find_schedule(name), topology(workers, link).rows).seconds(size)
             for seconds in (CLOSED_FORMS[name](workers, size, link), whole):
                 assert 1e3 * seconds == pytest.approx(milliseconds, abs=0.0006)
 

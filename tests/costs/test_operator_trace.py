@@ -137,6 +137,13 @@ def test_the_optimizer_is_stepped_as_the_live_runtime_steps_it() -> None:
     assert calls > 10
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_state_of_an_optimizer_that_makes_it_at_once_counts_once(fused: bool) -> None:
+    """Adagrad makes its sums before its first step; counted twice, a model would seem not to fit."""
+    traced = trace(images(cnn, optimizer=lambda of: torch.optim.Adagrad(of, fused=fused)), 2)
+    assert traced.optimizer == 4 * traced.size + 4
+
+
 @given(
     channels=st.integers(1, 8),
     kernel=st.integers(1, 4),

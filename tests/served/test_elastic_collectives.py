@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paceline.runtimes.live.server.collectives import ElasticCollectives
+from paceline.runtimes.live.server.run import ElasticCollectives
 from paceline.runtimes.live.wire.messages import Contribution
 
 

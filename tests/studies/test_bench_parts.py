@@ -151,7 +151,7 @@ def test_a_side_that_is_wrong_only_at_the_end_is_wrong():
             tensor[17] += 1
 
     buffer = torch.zeros(1_000)
-    sides = [Side("good", buffer, lambda tensor: None), Side("late", buffer, late)]
+    sides = {"good": Side(buffer, lambda tensor: None), "late": Side(buffer, late)}
     turns = []
     pattern = Pattern(find_operation("sum", torch.float32), torch.float32, 0, 1)
     predicted = {"good": 1.0, "late": 1.0}
@@ -187,9 +187,9 @@ def test_rates_are_those_of_nccl_tests():
         workers = 4
 
     pattern = Pattern(find_operation("sum", torch.float32), torch.float32, 0, 1)
-    side = Side("x", torch.zeros(1_000_000), lambda tensor: None)
+    side = Side(torch.zeros(1_000_000), lambda tensor: None)
     asked = BenchRequest(repeats=1)
-    (found,) = measure_size(asked, Four(), pattern, [side], 4_000_000, {"x": 1.0}, lambda words: None)
+    (found,) = measure_size(asked, Four(), pattern, {"x": side}, 4_000_000, {"x": 1.0}, lambda words: None)
     assert found.algbw == 4_000_000 / found.median
     assert found.busbw == pytest.approx(found.algbw * 2 * 3 / 4)
 

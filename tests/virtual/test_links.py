@@ -56,7 +56,8 @@ def test_a_flow_that_ends_leaves_its_share_to_the_other() -> None:
 
 def flows_of(network: FlowNetwork) -> list[Flow]:
     network.next_end()  # shares the links
-    return list(network._flows.values())
+    found = {number: flow for users in network._users.values() for number, flow in users.items()}
+    return [found[number] for number in sorted(found)]
 
 
 def test_who_is_limited_elsewhere_leaves_the_rest_to_others() -> None:

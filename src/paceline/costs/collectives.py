@@ -12,7 +12,7 @@ from typing import Self
 from paceline.collectives import NATIVE, algorithms, build_schedule, check_collective, find_schedule
 from paceline.collectives.traffic import ring_bytes, swaps, traffic_of_all
 from paceline.costs.device import UNCOMPRESSED, Compression
-from paceline.costs.schedules import EXACT, HostRows, ScheduleTimer, schedule_seconds, timer_for
+from paceline.costs.schedules import EXACT, ScheduleTimer, schedule_seconds, timer_for
 from paceline.costs.topology import Topology
 
 
@@ -77,20 +77,17 @@ class AllReduceCosts:
         compression, workers = self._compression, self._topology.count
         if workers == 1 or not size:
             return FREE
-        if compression == UNCOMPRESSED:
-            return self._uncompressed(size, element)
         message = compression.message(size, element)
         if compression.sums:
             moved, decoded = self._uncompressed(message, min(element, message)), 1
         else:
-            timer = timer_for(algorithms.all_gather, self._rows)
+            timer = timer_for(algorithms.all_gather, self._topology.rows)
             moved, decoded = self._priced(timer, message * workers), workers
         return moved.delayed(compression.coding(size, decoded))
 
     def traffic(self, size: int, element: int) -> Sequence[tuple[int, int]]:
         topology, ranks = self._topology, len(self._topology.workers)
-        compressed = self._compression != UNCOMPRESSED
-        message = self._compression.message(size, element) if compressed else size
+        message = self._compression.message(size, element)
         if not self._compression.sums:
             return [((topology.count - 1) * message,) * 2] * ranks
         if self._collective == NATIVE:
@@ -98,22 +95,23 @@ class AllReduceCosts:
         if topology.by_group:
             return [(self._timer.mean_traffic(message),) * 2] * ranks
         schedule = build_schedule(self._collective, topology.workers)
-        element = min(element, message) if compressed else element
-        return traffic_of_all(schedule, message, element, schedule.segments(message))
+        return traffic_of_all(schedule, message, min(element, message), schedule.segments(message))
 
     def gloo_ring(self, size: int) -> Price:
         """Gloo's own all-reduce: a ring through all ranks, which reduces a piece while the next one travels."""
-        return self._priced(timer_for(algorithms.ring, self._rows, hides=True), size)
+        return self._priced(timer_for(algorithms.ring, self._topology.rows, hides=True), size)
 
     def _uncompressed(self, size: int, element: int) -> Price:
         topology = self._topology
         if self._collective != NATIVE:
-            seconds = schedule_seconds(self._collective, self._rows, size, element, exact=self._exact)
+            seconds = schedule_seconds(
+                self._collective, self._topology.rows, size, element, exact=self._exact
+            )
             return self._priced(self._timer, size, seconds)
         if topology.inhabited == 1 and topology.hosts[topology.workers[0]].backend == "shm":
             return shared_memory(topology, size)
         if swaps(topology.count, size):
-            return self._priced(timer_for(algorithms.butterfly, self._rows), size)
+            return self._priced(timer_for(algorithms.butterfly, self._topology.rows), size)
         return self.gloo_ring(size)
 
     def _priced(self, timer: ScheduleTimer, size: int, seconds: float | None = None) -> Price:
@@ -127,12 +125,8 @@ class AllReduceCosts:
         return Price((Stage(delay, moved, crosses, seconds),))
 
     @cached_property
-    def _rows(self) -> HostRows:
-        return tuple(self._topology.rows)
-
-    @cached_property
     def _timer(self) -> ScheduleTimer:
-        return timer_for(find_schedule(self._collective), self._rows)
+        return timer_for(find_schedule(self._collective), self._topology.rows)
 
 
 def shared_memory(topology: Topology, size: int) -> Price:

@@ -25,9 +25,11 @@ class DeviceModel(Protocol):
     @property
     def unmeasured(self) -> Mapping[str, float]:
         """Within a step: its operators that were never measured, and their share of the step's time."""
+        return {}
 
-    def within(self, trace: Trace) -> "DeviceModel":
-        """The device in the midst of this step, where that makes a difference to it; else the device itself."""
+    def within(self, trace: Trace) -> "DeviceModel":  # noqa: ARG002
+        """The device in the midst of this step, where that makes a difference to it."""
+        return self
 
     def seconds(self, operator: Operator) -> float:
         """How long one call takes, its overhead included; never less than the device's peak allows."""

@@ -8,6 +8,7 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from operator import attrgetter
 
 Done = Callable[[float], None]
 
@@ -65,7 +66,6 @@ class FlowNetwork:
 
     def __init__(self, capacities: Sequence[float]) -> None:
         self._capacities = capacities
-        self._flows: dict[int, Flow] = {}
         self._users: dict[int, dict[int, Flow]] = {}
         self._groups: dict[tuple[float, tuple[tuple[int, float], ...]], FlowGroup] = {}
         self._number = 0
@@ -75,14 +75,13 @@ class FlowNetwork:
 
     @property
     def idle(self) -> bool:
-        return not self._flows
+        return not self._groups
 
     def start(self, now: float, size: float, crosses: Mapping[int, float], done: Done) -> Flow:
         """Send ``size`` bytes from now on; ``done`` is called from ``advance`` when the last has left."""
         self._move(now)
         self._number += 1
         flow = Flow(self._number, crosses, done, NOWHERE)
-        self._flows[flow.number] = flow
         alone: list[Flow] = []
         for link in crosses:
             users = self._users.setdefault(link, {})
@@ -150,7 +149,6 @@ class FlowNetwork:
         alone: dict[int, Flow] = {}
         for number, flow in flows.items():
             self._quit(flow)
-            del self._flows[number]
             for link in flow.crosses:
                 users = self._users[link]
                 del users[number]
@@ -184,11 +182,10 @@ class FlowNetwork:
     def _fill(self, sharing: dict[int, list[FlowGroup]], demand: dict[int, float]) -> None:
         """Fill all alike until a link is full or a group at its own limit, freeze those, go on."""
         waiting = {id(group): group for groups in sharing.values() for group in groups}
-        slowest = sorted(waiting.values(), key=lambda one: -one.cap)
+        slowest = sorted(waiting.values(), key=attrgetter("cap"), reverse=True)
         room = {link: self._capacities[link] for link in demand}
         while waiting:
-            tightest = min(demand, key=lambda link: room[link] / demand[link])
-            level = room[tightest] / demand[tightest]
+            level, tightest = min([(room[link] / wanted, link) for link, wanted in demand.items()])
             while slowest and id(slowest[-1]) not in waiting:
                 slowest.pop()
             limited = slowest[-1].cap <= level

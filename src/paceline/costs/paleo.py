@@ -104,10 +104,8 @@ def paleo_layers(model: Paleo, trace: Trace) -> list[PaleoLayer]:
 def _work(operator: Operator, first: bool) -> list[PaleoWork]:
     match operator.shape:
         case Convolution() as shape:
-            gradients = (
-                [_filter_gradient(shape)] if first else [_filter_gradient(shape), _data_gradient(shape)]
-            )
-            return [_convolution(shape), *gradients]
+            works = [_convolution(shape), _filter_gradient(shape), _data_gradient(shape)]
+            return works[:2] if first else works
         case Product() as shape:  # inputs, weights and outputs, once each
             numbers = shape.m * shape.k + shape.k * shape.n + shape.m * shape.n
             return 3 * [PaleoWork(2 * shape.batch * shape.m * shape.n * shape.k, shape.batch * numbers)]
@@ -165,10 +163,8 @@ def _spread(shape: Convolution) -> list[tuple[int, int]]:
         spread = (out - 1) * stride + 1
         before = kernel - 1 - padding
         after = size + kernel - 1 - spread - before
-        if (
-            abs(before - after) == 1
-        ):  # the gradient itself is made one longer, so that both sides are padded alike
-            spread += 1
+        if abs(before - after) == 1:
+            spread += 1  # the gradient itself is made longer, so that both sides are padded alike
         found.append((spread, max(0, min(before, after))))
     return found
 

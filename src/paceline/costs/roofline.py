@@ -13,8 +13,8 @@ from math import log, prod
 from typing import NamedTuple, get_args
 
 from paceline.clusters.catalogue import DeviceSheet
+from paceline.costs.device import DeviceModel
 from paceline.costs.trace.operator import Convolution, Kind, MatrixKind, Operator, Product, Recurrence, Shape
-from paceline.costs.trace.trace import Trace
 from paceline.errors import UsageError, unknown
 
 TORCH = "torch"
@@ -70,7 +70,7 @@ def fullness(shape: Shape) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Roofline:
+class Roofline(DeviceModel):
     """Seconds = overhead + max(operations / (peak x share), bytes / (bandwidth x share))."""
 
     sheet: DeviceSheet
@@ -96,13 +96,6 @@ class Roofline:
         if not 0 <= self.threads <= most:
             fix = f"it must be 1 to {most}, its cores" if most else "it is no CPU; leave the threads out"
             raise UsageError(f"{self.threads} threads do not fit {sheet.name}: {fix}")
-
-    @property
-    def unmeasured(self) -> Mapping[str, float]:
-        return {}
-
-    def within(self, trace: Trace) -> "Roofline":  # noqa: ARG002
-        return self
 
     def seconds(self, operator: Operator) -> float:
         share = SHARES[operator.kind][self.sheet.kind]

@@ -3,7 +3,7 @@
 A message leaves when its sender has reached it, its receiver has posted the receive, one round ahead, and the messages
 before it on its links are through. Rings are timed by this recurrence exactly, whatever the links. Of other schedules,
 those of few messages are simulated message by message (``message_simulation``). Beyond that the same recurrence times
-them, with the links shared equally among messages that wait for the same (``waves.paces``): an approximation, whose
+them, with the links shared equally among messages that wait for the same (``waves.plan``): an approximation, whose
 error ``tests/costs/test_uneven_prices.py`` states. What was worked out for the same links, or hosts, is kept.
 """
 

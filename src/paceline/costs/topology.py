@@ -58,7 +58,7 @@ class Topology:
         return self.inhabited > 1 or contention_factor(host.contention, host.workers) == 1
 
     @cached_property
-    def rows(self) -> Sequence[HostRow]:
+    def rows(self) -> tuple[HostRow, ...]:
         found: list[HostRow] = []
         for place in self.members:
             one, count = self.hosts[place], self.groups[place].count
@@ -70,7 +70,7 @@ class Topology:
                 found[-1] = last._replace(hosts=last.hosts + 1, places=range(last.places.start, place + 1))
             else:
                 found.append(HostRow(host, count, range(place, place + 1)))
-        return found
+        return tuple(found)
 
     @staticmethod
     def out_of(place: int) -> int:

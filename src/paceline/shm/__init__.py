@@ -4,9 +4,6 @@ It works for DDP and for any script, on one host through memory, across hosts wi
 ``zeros`` live in the shared memory, and sums of them happen in place.
 """
 
-import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,21 +12,11 @@ from torch import Tensor
 
 from paceline.shm.barrier import PeerLost
 from paceline.shm.group_store import StoreTampered
-from paceline.shm.joining import join
+from paceline.shm.joining import Options, join
 from paceline.shm.operations import InvalidCall
 from paceline.shm.process_group import SharedMemoryGroup
 
 __all__ = ["InvalidCall", "Options", "PeerLost", "SharedMemoryGroup", "StoreTampered", "zeros"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What ``pg_options`` of ``init_process_group`` and ``new_group`` may say."""
-
-    run: str = "run"
-    """What the shared memory is named after, besides the group."""
-    warn: Callable[[str], None] = warnings.warn
-    """Called on the first rank of a host that has too little memory to share."""
 
 
 def zeros(
@@ -49,16 +36,7 @@ def zeros(
 
 
 def _create(options: Any, chosen: Options | None) -> SharedMemoryGroup:
-    chosen = chosen or Options()
-    comm = join(
-        store=options.store,
-        rank=options.group_rank,
-        names=options.global_ranks_in_group or range(options.group_size),
-        label=f"{chosen.run}-{options.group_id}",
-        timeout=options.timeout.total_seconds(),
-        warn=chosen.warn,
-    )
-    return SharedMemoryGroup(comm)
+    return SharedMemoryGroup(join(options, chosen or Options()))
 
 
 dist.Backend.register_backend("shm", _create, extended_api=True, devices=["cpu"])

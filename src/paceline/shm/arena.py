@@ -9,7 +9,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from paceline.shm.barrier import LINE, MASK, Peers, Words
+from paceline.shm.barrier import LINE, MASK, Barrier, Words
 from paceline.shm.call import DTYPES, ELSEWHERE
 from paceline.shm.operations import InvalidCall
 from paceline.shm.segment import PAGE
@@ -38,9 +38,9 @@ def box_bytes(size: int) -> int:
 class Mailbox:
     """One end of one direction between two ranks. Messages with another tag than that asked for are kept for later."""
 
-    def __init__(self, memory: mmap, start: int, peers: Peers, other: int) -> None:
-        self._memory, self._peers, self._other = memory, peers, other
-        self._capacity = size = slot_bytes(peers.size)
+    def __init__(self, memory: mmap, start: int, barrier: Barrier, other: int) -> None:
+        self._memory, self._barrier, self._other = memory, barrier, other
+        self._capacity = size = slot_bytes(barrier.size)
         self._words = Words(memory, start, 2)
         self._starts = [start + 2 * LINE + turn * (LINE + size) for turn in range(2)]
         whole = torch.frombuffer(memory, dtype=torch.uint8)
@@ -53,7 +53,7 @@ class Mailbox:
 
     def _wait(self, word: int, ready: Callable[[], bool], doing: str) -> None:
         awaits = lambda rank: rank == self._other and not ready()  # noqa: E731
-        self._peers.wait(self._words, word, awaits, self._other, doing)
+        self._barrier.wait(self._words, word, awaits, self._other, doing)
 
     def _advance(self, word: int) -> None:
         self._count += 1
@@ -92,7 +92,7 @@ class Mailbox:
             dtype, data = self._kept[tag].popleft()
         if dtype != tensor.dtype or len(data) != tensor.nbytes:
             raise InvalidCall(
-                f"recv expected {tensor.numel()} x {tensor.dtype} and rank {self._peers.names[self._other]} sent "
+                f"recv expected {tensor.numel()} x {tensor.dtype} and rank {self._barrier.names[self._other]} sent "
                 f"{len(data) // dtype.itemsize} x {dtype}; both sides need the same size and type"
             )
         tensor.view(-1).view(torch.uint8).copy_(data)
@@ -107,11 +107,10 @@ class Mailbox:
 
 
 class ArenaLayout:
-    """What lies where in the memory of a group of so many ranks, in bytes from its start; words of peers come first."""
+    """What lies where in the memory of so many ranks, in bytes from its start, behind the barrier's words."""
 
     def __init__(self, size: int) -> None:
-        self.barrier = size * LINE
-        self.calls = self.barrier + size * LINE
+        self.calls = 2 * size * LINE
         self.boxes = self.calls + 2 * size * EXCHANGED
         self.slots = -(-(self.boxes + size * size * box_bytes(size)) // PAGE) * PAGE
         self.end = self.slots + 2 * (size + 1) * PIECE

@@ -89,10 +89,14 @@ class PeerLost(RuntimeError):
     """Whether this rank saw it itself, and not only what followed."""
 
 
-class Peers:
-    """The processes of a group on one host, each with a word that is 0 as long as it stays.
+class Barrier:
+    """The processes of a group on one host, each with a word that holds the number of times that it has arrived.
 
-    A rank that leaves writes which rank is the cause, counted from 1: itself, or the rank that it lost.
+    A rank is never more than one beat ahead of another, so what was written before beat b and is read after it may be
+    overwritten from beat b + 2 on: two buffers, used in turn, are always enough. Not for several threads at once.
+
+    Another word is 0 as long as a rank stays. One that leaves writes which rank is the cause, counted from 1: itself,
+    or the rank that it lost.
     """
 
     def __init__(
@@ -101,13 +105,14 @@ class Peers:
         self.rank, self.size, self.names, self._timeout = rank, len(processes), names, timeout
         self.lost = ""
         """Why this rank can do nothing more, in a sentence."""
-        self._words = Words(memory, 0, self.size)
+        self.beat, self.doing = 0, START
+        self._causes, self._beats = (Words(memory, row * self.size * LINE, self.size) for row in range(2))
+        self._others = [other for other in range(self.size) if other != rank]
         self._watched: dict[int, int] = {}
         self._dead: list[int] = []
         self._poll, self._lock = select.poll(), Lock()
-        for other, process in enumerate(processes):
-            if other != rank:
-                self._watch(other, process)
+        for other in self._others:
+            self._watch(other, processes[other])
 
     def _watch(self, other: int, process: int) -> None:
         try:
@@ -118,14 +123,37 @@ class Peers:
             self._watched[descriptor] = other
             self._poll.register(descriptor, select.POLLIN)
 
+    def arrive(self) -> None:
+        if self.lost:
+            raise PeerLost(self.lost)
+        self.beat = beat = (self.beat + 1) & MASK
+        self._beats.write(self.rank, beat)
+        for other in self._others:
+            if (self._beats[other] - beat) & MASK > 1:
+                self._wait_for(other, beat)
+
+    def _wait_for(self, other: int, beat: int) -> None:
+        words = self._beats
+        end = perf_counter() + SPIN
+        while perf_counter() < end:
+            if (words[other] - beat) & MASK <= 1:
+                return
+            os.sched_yield()
+        try:
+            self.wait(words, other, lambda rank: (words[rank] - beat) & MASK > 1, other, self.doing)
+        except PeerLost as error:
+            self.lost = str(error)
+            words.wake(self.rank)
+            raise
+
     def gone(self) -> dict[int, tuple[int, str]]:
         """The ranks that will do nothing more, each with the rank that is the cause and what became of that."""
         with self._lock:  # several threads may wait, and poll is for one at a time
             dead = self._dead + [self._watched[descriptor] for descriptor, _ in self._poll.poll(0)]
         found = {other: (other, "died") for other in dead}
-        for other in range(self.size):
-            culprit = self._words[other] - 1
-            if culprit >= 0 and other != self.rank:
+        for other in self._others:
+            culprit = self._causes[other] - 1
+            if culprit >= 0:
                 found[other] = (culprit, HAS_LEFT if culprit == other else _FOUND)
         return found
 
@@ -163,8 +191,8 @@ class Peers:
         return error
 
     def _leave(self, culprit: int) -> None:
-        if not self._words[self.rank]:
-            self._words.write(self.rank, culprit + 1)
+        if not self._causes[self.rank]:
+            self._causes.write(self.rank, culprit + 1)
 
     def close(self) -> None:
         self._leave(self.rank)
@@ -174,6 +202,7 @@ class Peers:
                 self._poll.unregister(descriptor)
                 os.close(descriptor)
             self._watched = {}
+        self._beats.wake(self.rank)
 
 
 def died(process: int) -> bool:
@@ -188,43 +217,3 @@ def died(process: int) -> bool:
         return bool(poll.poll(0))
     finally:
         os.close(descriptor)
-
-
-class Barrier:
-    """One word a rank, which holds the number of times that it has arrived.
-
-    A rank is never more than one beat ahead of another, so what was written before beat b and is read after it may be
-    overwritten from beat b + 2 on: two buffers, used in turn, are always enough. Not for several threads at once.
-    """
-
-    def __init__(self, memory: mmap, start: int, peers: Peers) -> None:
-        self.beat = 0
-        self.doing = START
-        self._peers, self._words = peers, Words(memory, start, peers.size)
-        self._others = [other for other in range(peers.size) if other != peers.rank]
-
-    def wait(self) -> None:
-        if self._peers.lost:
-            raise PeerLost(self._peers.lost)
-        self.beat = beat = (self.beat + 1) & MASK
-        self._words.write(self._peers.rank, beat)
-        for other in self._others:
-            if (self._words[other] - beat) & MASK > 1:
-                self._wait_for(other, beat)
-
-    def wake(self) -> None:
-        self._words.wake(self._peers.rank)
-
-    def _wait_for(self, other: int, beat: int) -> None:
-        words = self._words
-        end = perf_counter() + SPIN
-        while perf_counter() < end:
-            if (words[other] - beat) & MASK <= 1:
-                return
-            os.sched_yield()
-        try:
-            self._peers.wait(words, other, lambda rank: (words[rank] - beat) & MASK > 1, other, self.doing)
-        except PeerLost as error:
-            self._peers.lost = str(error)
-            self.wake()
-            raise

@@ -39,16 +39,12 @@ def sharing_id() -> str:
 
 def free_memory() -> int:
     """Bytes that can be taken before the kernel has to kill a process for them."""
-    return max(0, min([_available(), *_left_in_cgroups()]))
+    return max(0, min(_limits(), default=_UNLIMITED))
 
 
-def _available() -> int:
+def _limits() -> Iterator[int]:
     with suppress(OSError, KeyError, ValueError):
-        return 1024 * _numbers(MEMINFO)["MemAvailable:"]
-    return _UNLIMITED
-
-
-def _left_in_cgroups() -> Iterator[int]:
+        yield 1024 * _numbers(MEMINFO)["MemAvailable:"]
     with suppress(OSError):
         for line in CGROUPS.read_text().splitlines():
             _, controllers, path = line.split(":", 2)

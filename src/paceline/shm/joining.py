@@ -1,13 +1,15 @@
 """From a store and a rank to a communicator: the ranks of a host share memory, and Gloo connects several hosts."""
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from dataclasses import dataclass
 from functools import partial
 from mmap import mmap
+from typing import Any
 
 from torch.distributed import ProcessGroupGloo
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import PrefixStore
 
 from paceline.shm.arena import ArenaLayout
 from paceline.shm.barrier import supported
@@ -17,14 +19,22 @@ from paceline.shm.host import sharing_id
 from paceline.shm.local_comm import LocalComm
 from paceline.shm.segment import NoRoom, map_together
 
-Warn = Callable[[str], None]
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What ``pg_options`` of ``init_process_group`` and ``new_group`` may say."""
+
+    run: str = "run"
+    """What the shared memory is named after, besides the group."""
+    warn: Callable[[str], None] = warnings.warn
+    """Called on the first rank of a host that has too little memory to share."""
 
 
-def join(
-    *, store: Store, rank: int, names: Sequence[int], label: str, timeout: float, warn: Warn
-) -> LocalComm | HierarchicalComm:
-    """Form a group with the other ranks that ask the store for it; ``names`` is what errors call them."""
-    told = GroupStore(store, rank, names, timeout)
+def join(options: Any, chosen: Options) -> LocalComm | HierarchicalComm:
+    """Form a group with the other ranks that ask the store for it; ``options`` are those that torch gives a backend."""
+    rank, names = options.group_rank, options.global_ranks_in_group or range(options.group_size)
+    label, timeout = f"{chosen.run}-{options.group_id}", options.timeout.total_seconds()
+    told = GroupStore(options.store, rank, names, timeout)
     members = _find_members(told, rank, len(names))
     here = [other for other, (_, host) in enumerate(members) if host == members[rank][1]]
     memory = None
@@ -32,14 +42,14 @@ def join(
         memory = _first_memory(told, rank, here, label)
     except NoRoom as error:
         if rank == here[0]:
-            warn(f"{error}; the ranks talk through Gloo instead")
+            chosen.warn(f"{error}; the ranks talk through Gloo instead")
     teams = _teams(told, [host for _, host in members])
     team = [rank] if memory is None else here
     processes, called = [members[other][0] for other in team], [names[other] for other in team]
-    local = LocalComm(memory, team.index(rank), processes, called, timeout, label, warn)
+    local = LocalComm(memory, team.index(rank), processes, called, timeout, label, chosen.warn)
     if len(teams) == 1:
         return local
-    limit, firsts, leaders = timedelta(seconds=timeout), [team[0] for team in teams], None
+    limit, firsts, leaders = options.timeout, [team[0] for team in teams], None
     everyone = ProcessGroupGloo(PrefixStore("everybody", told.keys), rank, len(names), limit)
     if rank in firsts:
         leaders = ProcessGroupGloo(PrefixStore("leaders", told.keys), firsts.index(rank), len(firsts), limit)

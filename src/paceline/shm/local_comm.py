@@ -13,7 +13,7 @@ from msgspec.json import Decoder, encode
 from torch import Tensor
 
 from paceline.shm.arena import EXCHANGED, PIECE, ArenaLayout, Mailbox, SharedTensors, box_bytes
-from paceline.shm.barrier import Barrier, PeerLost, Peers
+from paceline.shm.barrier import Barrier, PeerLost
 from paceline.shm.call import ELSEWHERE, Call, Tensors, check_agreement, place_of
 from paceline.shm.operations import Operation, find_operation
 from paceline.shm.segment import Handle, NoRoom, map_together
@@ -57,8 +57,7 @@ class LocalComm:
         """How many ranks share memory, team by team."""
         self._label, self._warn, self._layout = label, warn, ArenaLayout(self.size)
         self._memory = mmap(-1, self._layout.end) if memory is None else memory
-        self._peers = Peers(self._memory, rank, processes, names, timeout)
-        self.barrier = Barrier(self._memory, self._layout.barrier, self._peers)
+        self.barrier = Barrier(self._memory, rank, processes, names, timeout)
         calls = [self._layout.calls + place * EXCHANGED for place in range(2 * self.size)]
         self._calls = calls[::2], calls[1::2]
         self._typed: dict[torch.dtype, list[list[Tensor]]] = {}
@@ -69,7 +68,7 @@ class LocalComm:
         self._outboxes = [self._box(rank, other) for other in range(self.size)]
         self._inboxes = [self._box(other, rank) for other in range(self.size)]
         try:
-            self.barrier.wait()
+            self.barrier.arrive()
         except BaseException:
             self.close()
             raise
@@ -91,12 +90,12 @@ class LocalComm:
         """Wait for all ranks, and return what each gave, by rank; all give as many bytes."""
         memory, starts, size = self._memory, self._calls[self._turn], len(packed)
         memory[starts[self.rank] : starts[self.rank] + size] = packed
-        self.barrier.wait()
+        self.barrier.arrive()
         return [memory[start : start + size] for start in starts]
 
     def _box(self, source: int, target: int) -> Mailbox:
         start = self._layout.boxes + (source * self.size + target) * box_bytes(self.size)
-        return Mailbox(self._memory, start, self._peers, target if source == self.rank else source)
+        return Mailbox(self._memory, start, self.barrier, target if source == self.rank else source)
 
     def _more_memory(self, size: int) -> mmap | None:
         """A further segment on all ranks, or None on all if one cannot have it; handles pass through the memory."""
@@ -162,7 +161,7 @@ class LocalComm:
         for number, part in enumerate(cut(flat, PIECE)):
             if number >= written:
                 self._write(part)
-                self.barrier.wait()
+                self.barrier.arrive()
             yield part, slots[self.barrier.beat & 1]
 
     def _all_combine(self, flat: Tensor, how: Operation, written: int) -> None:
@@ -178,7 +177,7 @@ class LocalComm:
             mine = slice(*share(len(part), self.rank, self.size))
             _combine([slot[mine] for slot in slots[: self.size]], how, slots[self.size][mine])
             before, done = part, slots[self.size][: len(part)]
-        self.barrier.wait()
+        self.barrier.arrive()
         before.copy_(done)
 
     def _in_place(self, flat: Tensor, how: Operation, places: Sequence[tuple[int, int]]) -> None:
@@ -196,7 +195,7 @@ class LocalComm:
                 _combine(parts, how, result)
                 for part in parts:
                     part.copy_(result)
-        self.barrier.wait()
+        self.barrier.arrive()
 
     def _pieces(self, flat: Tensor) -> Iterator[tuple[slice, list[Tensor]]]:
         """Where each piece lies, and the parts of the slots for it: written, then a barrier, then read."""
@@ -209,14 +208,14 @@ class LocalComm:
         for at, slots in self._pieces(flat):
             if self.rank == root:
                 slots[root].copy_(flat[at])
-            self.barrier.wait()
+            self.barrier.arrive()
             if self.rank != root:
                 flat[at].copy_(slots[root])
 
     def reduce(self, flat: Tensor, root: int, how: Operation) -> None:
         for at, slots in self._pieces(flat):
             slots[self.rank].copy_(flat[at])
-            self.barrier.wait()
+            self.barrier.arrive()
             if self.rank == root:
                 _combine(slots, how, flat[at])
         if self.rank == root:
@@ -225,7 +224,7 @@ class LocalComm:
     def gather(self, outputs: Tensors, flat: Tensor) -> None:
         for at, slots in self._pieces(flat):
             slots[self.rank].copy_(flat[at])
-            self.barrier.wait()
+            self.barrier.arrive()
             for slot, output in zip(slots, outputs, strict=False):
                 output[at].copy_(slot)
 
@@ -233,7 +232,7 @@ class LocalComm:
         for at, slots in self._pieces(output):
             for slot, given in zip(slots, inputs, strict=False):
                 slot.copy_(given[at])
-            self.barrier.wait()
+            self.barrier.arrive()
             output[at].copy_(slots[self.rank])
 
     def reduce_scatter(self, output: Tensor, inputs: Tensors, how: Operation) -> None:
@@ -255,7 +254,7 @@ class LocalComm:
             for rank, given in enumerate(inputs):
                 part = given[start : start + step]
                 turn[self.rank][rank * step : rank * step + len(part)].copy_(part)
-            self.barrier.wait()
+            self.barrier.arrive()
             mine = slice(self.rank * step, self.rank * step + min(step, length - start))
             yield slice(start, start + step), [slot[mine] for slot in turn]
 
@@ -268,11 +267,11 @@ class LocalComm:
     def receive_any(self, tensor: Tensor, tag: int) -> int:
         begun, pause = monotonic(), _SOON
         while True:
-            gone = self._peers.gone()  # what they sent before that is in the boxes
+            gone = self.barrier.gone()  # what they sent before that is in the boxes
             for source, box in enumerate(self._inboxes):
                 if box.offer(tensor, tag):
                     return source
-            self._peers.check_senders(gone, begun)
+            self.barrier.check_senders(gone, begun)
             sleep(pause)
             pause = min(_LATER, 1.5 * pause)
 
@@ -280,8 +279,7 @@ class LocalComm:
         return error
 
     def close(self) -> None:
-        self._peers.close()
-        self.barrier.wake()
+        self.barrier.close()
 
 
 def _combine(parts: Tensors, how: Operation, out: Tensor) -> None:

@@ -67,8 +67,7 @@ _NAMES = {one.torch_op: one.name for one in _ALL}
 
 
 def find_operation(name: str, dtype: torch.dtype) -> Operation:
-    if name not in OPERATIONS:
-        raise InvalidCall(f"unknown operation {name!r}; choose one of: {', '.join(OPERATIONS)}")
+    """Of a name in ``OPERATIONS``."""
     if dtype not in OPERATIONS[name].types:
         usable = ", ".join(other.name for other in _ALL if dtype in other.types)
         fix = f"it has {usable}" if usable else "convert the tensor to float32 first"

@@ -10,7 +10,6 @@ from torch.overrides import TorchFunctionMode
 
 _attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 _attend_in_parts = functional.scaled_dot_product_attention
-_RECURRENT = {getattr(torch, name): name for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
 
 
 class FusedKernels(TorchFunctionMode):
@@ -35,9 +34,8 @@ class FusedKernels(TorchFunctionMode):
                 functional.scaled_dot_product_attention = _attend_in_parts
         if func is functional.mish and args[0].is_meta:
             return _Mish.apply(args[0])  # type: ignore[no-untyped-call]
-        name = _RECURRENT.get(func)
-        if name is not None and _is_plain(*args):
-            return _recurrent(name, *args)
+        if func in _CELLS and _is_plain(*args):
+            return _recurrent(func, *args)
         return func(*args, **kwargs)
 
 
@@ -87,7 +85,7 @@ def _is_plain(inputs: Any, _: Any, weights: Any = None, *__: Any) -> bool:
 
 
 def _recurrent(
-    name: str,
+    function: Any,
     inputs: Tensor,
     hidden: Tensor | Sequence[Tensor],
     weights: Sequence[Tensor],
@@ -101,7 +99,7 @@ def _recurrent(
     directions = 2 if both_ways else 1
     many = len(weights) // (layers * directions)
     projected = many != (4 if biased else 2)
-    fused = name == "lstm" and inputs.dtype == torch.float32 and not projected
+    fused = function is torch.lstm and inputs.dtype == torch.float32 and not projected
     begin = (hidden,) if isinstance(hidden, Tensor) else tuple(hidden)
     values = inputs.transpose(0, 1) if batch_first else inputs
     values = values.contiguous() if fused else values
@@ -115,7 +113,7 @@ def _recurrent(
                 settings = (layers, biased, both_ways, batch_first, training)
                 output, end = _fused_lstm(values, states, own, reverse, settings)
             else:
-                output, end = _unrolled(_CELLS[name], values, states, own, reverse, projected)
+                output, end = _unrolled(_CELLS[function], values, states, own, reverse, projected)
             made.append(output)
             ends.append(end)
         values = torch.cat(made, -1) if both_ways else made[0]
@@ -172,9 +170,9 @@ def _gru_cell(given: Tensor, own: Tensor, states: States) -> States:
     return ((states[0] - new).mul_(update).add_(new),)
 
 
-_CELLS: Mapping[str, Callable[[Tensor, Tensor, States], States]] = {
-    "lstm": _lstm_cell,
-    "gru": _gru_cell,
-    "rnn_tanh": lambda given, own, _: (own.add_(given).tanh(),),
-    "rnn_relu": lambda given, own, _: (own.add_(given).relu(),),
+_CELLS: Mapping[Any, Callable[[Tensor, Tensor, States], States]] = {
+    torch.lstm: _lstm_cell,
+    torch.gru: _gru_cell,
+    torch.rnn_tanh: lambda given, own, _: (own.add_(given).tanh(),),
+    torch.rnn_relu: lambda given, own, _: (own.add_(given).relu(),),
 }

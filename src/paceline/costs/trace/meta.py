@@ -224,15 +224,13 @@ def _slid(
     sizes: Ints, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceiling: bool = False
 ) -> list[int]:
     """How often a window fits into each dimension."""
-    found = []
-    for size, width, step, pad, apart in zip(sizes, kernel, stride, padding, dilation, strict=True):
-        room = size + 2 * pad - apart * (width - 1) - 1
-        out = (room + (step - 1 if ceiling else 0)) // step + 1
-        if ceiling and (out - 1) * step >= size + pad:
-            out -= 1  # a window must start inside
-        found.append(out)
-    _only_if(min(found) > 0)
-    return found
+    inside, step = np.array(sizes) + np.array(padding), np.array(stride)
+    room = inside + padding - np.array(dilation) * (np.array(kernel) - 1) - 1
+    found = (room + ceiling * (step - 1)) // step + 1
+    found -= ceiling & ((found - 1) * step >= inside)  # a window must start inside
+    _only_if(found.min() > 0)
+    windows: list[int] = found.tolist()
+    return windows
 
 
 def _convolution(
@@ -243,15 +241,12 @@ def _convolution(
     outs, ins = weight.shape[0], weight.shape[1] * groups
     if transposed:
         outs, ins = ins, outs
-        each = zip(sizes, kernel, stride, padding, dilation, output_padding, strict=True)
-        made = [
-            (size - 1) * step - 2 * pad + apart * (width - 1) + 1 + more
-            for size, width, step, pad, apart, more in each
-        ]
+        apart = (np.array(sizes) - 1) * stride - 2 * np.array(padding)
+        made = (apart + np.array(dilation) * (np.array(kernel) - 1) + 1 + output_padding).tolist()
     else:
         made = _slid(sizes, kernel, stride, padding, dilation)
     _only_if(last or images.is_contiguous(), weight.is_contiguous(), images.dtype == weight.dtype)
-    _only_if(images.shape[1] == ins, min(made) > 0)
+    _only_if(images.dim() == weight.dim(), images.shape[1] == ins, min(made) > 0)
     return empty((images.shape[0], outs, *made), images.dtype, last)
 
 

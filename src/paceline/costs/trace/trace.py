@@ -290,31 +290,24 @@ def _fused_update(factory: Sgd | Adam, grad: Tensor) -> Update:
 
 
 def _built_update(factory: Factory, parameters: list[nn.Parameter], grad: Tensor) -> Update:
-    stand_ins = [_stand_in(one) for one in parameters]
-    optimizer = factory(stand_ins)
-    if takes_vector(optimizer, len(stand_ins)):
-        optimizer = factory([_stand_in(nn.Parameter(torch.zeros_like(grad)), grad)])
+    optimizer = factory(parameters)
+    if takes_vector(optimizer, len(parameters)):
+        vector = nn.Parameter(torch.zeros_like(grad))
+        vector.grad = grad
+        optimizer = factory([vector])
     for group in optimizer.param_groups:
-        if not group.get("fused"):
-            group["params"] = [_plain(one) for one in group["params"]]
+        if group.get("fused") and grad.is_meta:
+            group["params"] = [_on_cpu(one, optimizer) for one in group["params"]]
     optimizer.step()  # which makes its state
     states = [one for state in optimizer.state.values() for one in state.values()]
     return Update(optimizer.step, sum(one.nbytes for one in states if isinstance(one, Tensor)))
 
 
-def _stand_in(parameter: nn.Parameter, grad: Tensor | None = None) -> nn.Parameter:
-    made = parameter
-    if parameter.is_meta:
-        made = torch.Tensor._make_subclass(OnCpu, parameter.data, True)
-    made.grad = parameter.grad if grad is None else grad
-    return made
-
-
-def _plain(parameter: nn.Parameter) -> nn.Parameter:
-    if not isinstance(parameter, OnCpu):
-        return parameter
-    made = nn.Parameter(parameter.data)
+def _on_cpu(parameter: nn.Parameter, optimizer: optim.Optimizer) -> nn.Parameter:
+    made = torch.Tensor._make_subclass(OnCpu, parameter.data, True)
     made.grad = parameter.grad
+    if parameter in optimizer.state:
+        optimizer.state[made] = optimizer.state.pop(parameter)
     return made
 
 

@@ -18,7 +18,7 @@ from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.folder import RunFolder
 from paceline.records.tensors import Role as FileRole
 from paceline.runtimes.config import Config, read_live
-from paceline.runtimes.live.process_info import ProcessInfo, Role, file_stem, show_process
+from paceline.runtimes.live.process_info import ProcessInfo, Role, show_process
 from paceline.units import show_seconds
 
 _Cause = Literal["killed", "exited", "error", "mistake", "hung", "diverged"]
@@ -43,7 +43,7 @@ _LONGEST = {"host": 255, "message": 4096, "where": 1024, "traceback": 65_536, "r
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Steps = tuple[_Count, ...]
 T = TypeVar("T")
-_AGAIN = "start again with the same command."
+AGAIN = "start again with the same command."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,21 +139,6 @@ def _when(failure: Failure, trains: bool) -> str:
     if failure.role == "server":
         return f"after {failure.step} updates" if failure.step else "before its first update"
     return f"at step {failure.step}" if failure.step else "before its first step"
-
-
-def failure_report(
-    failure: Failure, *, run: Path | None, others: str = "", safe: Sequence[str] = (), trains: bool = True
-) -> str:
-    """``others`` is what became of the other processes, ``safe`` what is safe and what to type."""
-    lines = [f"{sentence(failure, trains=trains)}{others}."]
-    if not trains:
-        safe = [_AGAIN.capitalize()]
-    elif run is None:
-        safe = [f"Safe: nothing was saved yet; {_AGAIN}"]
-    elif failure.kind == "error":
-        saved = RunFolder(run).failure(file_stem(failure.rank, failure.role))
-        lines += [f"Traceback: {short(saved)}"] if saved.exists() else []
-    return "\n".join([*lines, *(what_next(line, failure) for line in safe)])
 
 
 def what_next(line: str, failure: Failure) -> str:
@@ -261,11 +246,11 @@ def safe(run: Path, settings: Mapping[str, Any] | None = None, ask: Ask = lambda
     except UsageError as mistake:
         ask(CompleteSteps())
         if not run.exists():
-            return [f"Safe: nothing, {short(run)} is gone; start again with the same command."]
+            return [f"Safe: nothing, {short(run)} is gone; {AGAIN}"]
         return [f"Safe: nothing that can be resumed: {mistake}."]
     step = newest_safe([mine, *ask(mine)], nodes)
     if step is None:
-        return ["Safe: no checkpoint yet; start again with the same command."]
+        return [f"Safe: no checkpoint yet; {AGAIN}"]
     written = RunFolder(run).checkpoint(step, 0).parent.stat().st_mtime
     return [
         f"Safe: checkpoint of step {step}, {show_seconds(max(0.0, time.time() - written))} old.",

@@ -86,10 +86,7 @@ class StoreServer(Listener):
             super().__init__(secret.key("store"), address, port, limits, STORE_CUT, linger=0.1)
         except OSError as error:
             raise cannot_listen(error, address, port) from None
-
-    @property
-    def port(self) -> int:
-        return int(self.endpoint.rpartition(":")[2])
+        self.port = int(self.endpoint.rpartition(":")[2])
 
     def refusals(self) -> str:
         outside = self.refused["stranger"] + self.refused["wrong key"]

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -118,9 +119,14 @@ def calls_within(budget: float, once: float) -> int:
 class Side:
     """One backend or schedule, which all-reduces the first part of its buffer, in place."""
 
-    name: str
     buffer: Tensor
     reduce: Callable[[Tensor], object]
+
+    def work(self, size: int) -> Callable[[], object]:
+        return partial(self.reduce, self.part(size))
+
+    def part(self, size: int) -> Tensor:
+        return self.buffer[: size // self.buffer.element_size()]
 
 
 def build_sides(
@@ -131,7 +137,7 @@ def build_sides(
     ordinary = torch.zeros(length if set(asked.only) != {SHM} else 0, dtype=dtype)
     shared = shm.zeros(length if SHM in asked.only else 0, dtype=dtype, group=group.shm)
     return {
-        name: Side(name, shared if name == SHM else ordinary, reducer(name, group, operation))
+        name: Side(shared if name == SHM else ordinary, reducer(name, group, operation))
         for name in asked.only
     }
 

@@ -85,7 +85,7 @@ class Prober:
             across=fit_line(self.exchange("across", firsts)) if len(firsts) > 1 else None,
             inside=fit_line(self.exchange("inside", here)) if max(Counter(hosts).values()) > 1 else None,
             reduce_seconds=self._reduce(operation, dtype),
-            shared={name: self._shared(sides[name]) for name in (SHM, ELSEWHERE) if name in sides},
+            shared={name: self._shared(name, sides[name]) for name in (SHM, ELSEWHERE) if name in sides},
             measured=self.measured,
         )
 
@@ -120,13 +120,11 @@ class Prober:
 
         return self._times("reduce", {held.nbytes: combine})[held.nbytes] / held.nbytes
 
-    def _shared(self, side: Side) -> PiecewiseAlphaBeta:
+    def _shared(self, name: str, side: Side) -> PiecewiseAlphaBeta:
         """Up to a limit every rank combines all, with one barrier; beyond it each combines a share."""
-        pair = IN_PLACE_FROM if side.name == SHM else PIECE
+        pair = IN_PLACE_FROM if name == SHM else PIECE
         limit = pair if self._group.workers == 2 else ALL_READ_ALL
-        element = side.buffer.element_size()
-        works = {size: partial(side.reduce, side.buffer[: size // element]) for size in PROBED}
-        found = list(self._times(side.name, works).items())
+        found = list(self._times(name, {size: side.work(size) for size in PROBED}).items())
         small, large = [one for one in found if one[0] <= limit], [one for one in found if one[0] > limit]
         return PiecewiseAlphaBeta(limit=limit, small=fit_line(small), large=fit_line(large))
 

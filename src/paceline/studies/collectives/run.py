@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 
@@ -95,7 +95,7 @@ def _measure(
     pattern = Pattern(operation, dtype, group.rank, group.workers)
     for size in asked.sizes:
         predicted = {name: times[size] for name, times in result.prediction.seconds.items()}
-        cells = measure_size(asked, group, pattern, list(sides.values()), size, predicted, tick)
+        cells = measure_size(asked, group, pattern, sides, size, predicted, tick)
         show(cells)
         result.cells += cells
     result.ending = "done" if all(cell.right for cell in result.cells) else "wrong"
@@ -105,7 +105,7 @@ def measure_size(
     asked: BenchRequest,
     group: BenchGroup,
     pattern: Pattern,
-    sides: Sequence[Side],
+    sides: Mapping[str, Side],
     size: int,
     predicted: Mapping[str, float],
     tick: Callable[[str], None],
@@ -114,15 +114,15 @@ def measure_size(
 
     ``predicted`` are seconds by side; ``tick`` is called after every turn of a side.
     """
-    parts = {side.name: side.buffer[: size // side.buffer.element_size()] for side in sides}
-    works = {side.name: lambda side=side: side.reduce(parts[side.name]) for side in sides}
+    works = {name: side.work(size) for name, side in sides.items()}
 
     def check(name: str) -> bool:
         """Reduce known values, and compare. Zeros afterwards: sums of sums would leave the numbers' range."""
-        pattern.fill(parts[name])
+        part = sides[name].part(size)
+        pattern.fill(part)
         works[name]()
-        right = group.agree(pattern.holds(parts[name]))
-        parts[name].zero_()
+        right = group.agree(pattern.holds(part))
+        part.zero_()
         return right
 
     right, calls, begun = {}, {}, {}

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
 from paceline.clusters.catalogue import DeviceSheet, NetworkSheet
@@ -160,14 +159,10 @@ class ComputeTimes:
         )
 
 
-class NominalDevice:
+class NominalDevice(DeviceModel):
     """A device with some operations and some bytes a second, to divide a known time by."""
 
     spread = 0.0
-    unmeasured: Mapping[str, float] = MappingProxyType({})
-
-    def within(self, trace: Trace) -> "NominalDevice":  # noqa: ARG002
-        return self
 
     def seconds(self, operator: Operator) -> float:
         return operator.flops / 5e10 + (operator.read + operator.written) / 1e10 + 2e-6

@@ -98,7 +98,7 @@ class LauncherGroup:
         self._done.set()
         if self._thread is not None:
             self._thread.join(timeouts.STORE_ANSWER)  # a beat that is under way would undo the word below
-            self._ask(self._store.set, alive_key(self._plan.node_rank), _LEFT)
+            self._ask(self._store.set, f"alive-{self._plan.node_rank}", _LEFT)
             self._ask(self._store.set, f"left-{self._plan.node_rank}", "")
             if self._server is not None:
                 everyone = [f"left-{rank}" for rank in range(self._plan.nodes)]
@@ -119,8 +119,8 @@ class LauncherGroup:
         me = _Seat(token, host_name(), plan.nodes, plan.workers, plan.servers)
         if self._store.check(["started"]):
             raise UsageError(f"the run {self._where}, has started already; choose another port")
-        self._store.set(alive_key(plan.node_rank), "0")
-        self._store.set(_notice_key(plan.node_rank), "")
+        self._store.set(f"alive-{plan.node_rank}", "0")
+        self._store.set(f"notice-{plan.node_rank}", "")
         self._store.set(f"node-{plan.node_rank}", msgspec.json.encode(me))
         missing = set(range(plan.nodes))
 
@@ -182,7 +182,7 @@ class LauncherGroup:
 
     def notify(self, sentence: str) -> None:
         """Pass a sentence on to the other hosts, where it is printed."""
-        self._ask(self._store.set, _notice_key(self._plan.node_rank), f"{next(self._numbers)} {sentence}")
+        self._ask(self._store.set, f"notice-{self._plan.node_rank}", f"{next(self._numbers)} {sentence}")
 
     def notices(self) -> list[str]:
         return [self._notices.popleft() for _ in range(len(self._notices))]
@@ -213,7 +213,7 @@ class LauncherGroup:
         beats = count(1)
         while not self._done.is_set():
             try:
-                store.set(alive_key(self._plan.node_rank), str(next(beats)))
+                store.set(f"alive-{self._plan.node_rank}", str(next(beats)))
                 for rank in last:
                     last[rank] = self._hear(rank, store, last[rank])
                 self.failed = store.check(["failure"])
@@ -229,7 +229,7 @@ class LauncherGroup:
 
     def _hear(self, rank: int, store: RunStore, last: Sequence[bytes]) -> Sequence[bytes]:
         """Whether another launcher still beats, and its newest notice, against what it said before."""
-        alive, notice = words = store.peek([alive_key(rank), _notice_key(rank)]) or last
+        alive, notice = words = store.peek([f"alive-{rank}", f"notice-{rank}"]) or last
         if alive == _LEFT:
             self.forget(rank)
         elif alive != last[0]:
@@ -244,11 +244,3 @@ class LauncherGroup:
         with suppress(dist.DistError, ValueError):
             return question(*words, **more) if self._plan.nodes > 1 else None
         return None
-
-
-def alive_key(rank: int) -> str:
-    return f"alive-{rank}"
-
-
-def _notice_key(rank: int) -> str:
-    return f"notice-{rank}"

@@ -12,8 +12,8 @@ from typing import Literal
 
 from paceline.errors import BEFORE_FIRST_STEP, RunFailed, UsageError
 from paceline.records.folder import RunFolder
-from paceline.runtimes.live import timeouts
-from paceline.runtimes.live.failures import Failure, failure_report, join_command, root_cause, safe, sentence
+from paceline.runtimes.live import failures, timeouts
+from paceline.runtimes.live.failures import Failure, sentence
 from paceline.runtimes.live.launch_folder import read_servers
 from paceline.runtimes.live.launcher.hangs import HangWatch
 from paceline.runtimes.live.launcher.peers import LauncherGroup
@@ -93,20 +93,19 @@ class Supervisor:
 
     def join_command(self) -> list[str]:
         near = self.plan.node_rank == 0
-        return join_command(self.host.run_folder(), near, read_servers(self.folder), self.plan.secret_file)
+        return failures.join_command(
+            self.host.run_folder(), near, read_servers(self.folder), self.plan.secret_file
+        )
 
     def _reap(self) -> None:
         for process in self.host.alive():
-            if process.reap() and process.code and process.info.role == "worker":
-                self._notify_servers(process)
-
-    def _notify_servers(self, process: Process) -> None:
-        death = Goodbye(process.info.rank, process.progress().step, "died")
-        for endpoint in read_servers(self.folder):
-            told = (self.peers.secret, death, endpoint)
-            thread = threading.Thread(target=notify_death, args=told, daemon=True)
-            thread.start()
-            self._notifying.append(thread)
+            if not process.reap() or not process.code or process.info.role == "server":
+                continue
+            death = Goodbye(process.info.rank, process.progress().step, "died")
+            for endpoint in read_servers(self.folder):
+                told = (self.peers.secret, death, endpoint)
+                self._notifying.append(threading.Thread(target=notify_death, args=told, daemon=True))
+                self._notifying[-1].start()
 
     def _obey(self) -> None:
         """The first signal asks processes that have begun to stop in agreement, the second ends them."""
@@ -262,10 +261,17 @@ class ExitReporter:
         if cause.traceback:
             who = file_stem(cause.rank, cause.role).replace("-", " ")
             supervisor.say(f"the traceback of {who} follows\n{cause.traceback.rstrip()}")
-        others, trains = self._others(cause), self._plan.trains
-        return RunFailed(
-            failure_report(cause, run=self._run, others=others, safe=self._safe(), trains=trains)
-        )
+        return RunFailed("\n".join(self._report(cause)))
+
+    def _report(self, cause: Failure) -> list[str]:
+        lines = [f"{sentence(cause, trains=self._plan.trains)}{self._others(cause)}."]
+        safe = self._safe() if self._run else [f"Safe: nothing was saved yet; {failures.AGAIN}"]
+        if not self._plan.trains:
+            safe = [failures.AGAIN.capitalize()]
+        elif self._run and cause.kind == "error":
+            saved = RunFolder(self._run).failure(file_stem(cause.rank, cause.role))
+            lines += [f"Traceback: {failures.short(saved)}"] if saved.exists() else []
+        return lines + [failures.what_next(line, cause) for line in safe]
 
     def _cause(self) -> Failure:
         supervisor = self._supervisor
@@ -275,7 +281,9 @@ class ExitReporter:
         found |= self._host.notes()
         if failed_at is not None:  # processes whose end ended nothing are not the cause
             found = {process: failure for process, failure in found.items() if not process.spared}
-        return root_cause(found.values() or [Failure.of(self._host.all[0].info, "stopped", 0, "was ended")])
+        return failures.root_cause(
+            found.values() or [Failure.of(self._host.all[0].info, "stopped", 0, "was ended")]
+        )
 
     def _cause_elsewhere(self, cause: Failure) -> Failure:
         supervisor, lost = self._supervisor, self._supervisor.lost
@@ -324,6 +332,6 @@ class ExitReporter:
         if self._run is None or not self._plan.trains:
             return []
         peers, patience = supervisor.peers, BEFORE_KILL + HEARSAY
-        return safe(
+        return failures.safe(
             self._run, self._plan.settings, lambda mine: peers.exchange_steps(mine, supervisor.lost, patience)
         )

@@ -2,9 +2,10 @@
 
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from functools import reduce
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
@@ -25,7 +26,6 @@ from paceline.runtimes.live.heartbeat import SilenceWatch
 from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.run_store import MemberStore, check_equal
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.server.collectives import ElasticCollectives
 from paceline.runtimes.live.server.server_socket import ServerSocket
 from paceline.runtimes.live.timeouts import ATTENDANCE, STARTING
 from paceline.runtimes.live.wire import messages
@@ -245,6 +245,45 @@ class ServerRun:
             self._saved_for.clear()
         self._saved_for.add(worker)
         self.socket.send(worker, messages.Reply())
+
+
+class ElasticCollectives:
+    """Collectives among the workers, through server 0: they may join and leave, and contribute in the same order."""
+
+    def __init__(self, members: Sequence[int] = ()) -> None:
+        self._pending: dict[int, deque[messages.Contribution]] = {member: deque() for member in members}
+        self.members = self._pending.keys()
+
+    def add(self, member: int) -> None:
+        self._pending.setdefault(member, deque())
+
+    def remove(self, member: int) -> None:
+        self._pending.pop(member, None)
+
+    def contribute(self, member: int, contribution: messages.Contribution) -> None:
+        if member in self._pending:
+            self._pending[member].append(contribution)
+
+    def completed(self) -> list[messages.Result]:
+        results = []
+        while self._pending and all(self._pending.values()):
+            results.append(_combine({one: self._pending[one].popleft() for one in sorted(self._pending)}))
+        return results
+
+
+def _combine(contributions: Mapping[int, messages.Contribution]) -> messages.Result:
+    members, (first, *others) = tuple(contributions), contributions.values()
+    if any(one.op != first.op for one in others):
+        asked = ", ".join(f"rank {rank} {one.op}" for rank, one in contributions.items())
+        raise RuntimeError(f"the workers do not agree on what to do together: {asked}")
+    if first.op == "gather":
+        return messages.Result(members, documents=tuple(one.document for one in contributions.values()))
+    if first.op == "broadcast":  # where the root is gone, of the lowest member
+        return messages.Result(members, contributions.get(first.root, first).tensor)
+    if any(one.tensor.shape != first.tensor.shape for one in others):
+        raise RuntimeError("the workers do not agree on what to do together: their tensors differ in length")
+    combine_two = torch.add if first.op == "sum" else torch.minimum
+    return messages.Result(members, reduce(combine_two, (one.tensor for one in contributions.values())))
 
 
 def run_server(task: ProcessTask) -> ServerRun:

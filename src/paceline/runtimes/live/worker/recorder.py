@@ -169,10 +169,8 @@ class StepRecorder:
         for (record, place), transfer in reversed([*zip(self._exchanges, smallest, strict=True)]):
             kind, start, length = record.spans[place]
             if (wait := length - transfer) > 0:
-                record.spans[place : place + 1] = (
-                    Span("wait", start, wait),
-                    Span(kind, start + wait, transfer),
-                )
+                split = Span("wait", start, wait), Span(kind, start + wait, transfer)
+                record.spans[place : place + 1] = split
         self._exchanges.clear()
         self._seen = 0
         self.mark("wait")
