@@ -29,6 +29,7 @@ from _machine import calibrate, in_namespaces
 from _score import compare_parts, parts_table
 from _shaped import run_apart, run_here
 from paceline.clusters.catalogue import DeviceSheet
+from paceline.clusters.cluster import Device
 from paceline.clusters.profile import Profile, read_profile, write_profile
 from paceline.costs.paleo import Paleo, paleo_step
 from paceline.costs.recorded import usual_pace
@@ -39,8 +40,7 @@ from paceline.records.spans import StepBreakdown
 from paceline.runtimes.config import read_run
 from paceline.studies.predict.compute import BatchTraces, ComputeTimes, NominalDevice, by_run
 from paceline.studies.predict.deployment import Deployment, Layout, one_machine
-from paceline.studies.predict.memory import MemorySize
-from paceline.studies.predict.model import Case, PacelineModel
+from paceline.studies.predict.model import PacelineModel
 from paceline.studies.predict.prediction import PredictedStep
 from paceline.studies.predict.request import PredictRequest
 
@@ -143,12 +143,9 @@ def predict(cell: Cell, alone: Sequence[Path], traced: Trace, profile: Profile) 
         sheet=None,
         compute=compute,
         deployment=Deployment(layout=layout_of(cell, profile), most=16, words="as measured", spread=0.0),
-        memory_size=MemorySize(name="here"),
+        device=Device(name="here"),
     )
-    samples = model.batch
-    return model.step(
-        Case(strategy=cell.strategy, workers=cell.workers, batch=samples, samples=cell.workers * samples)
-    )
+    return model.step(model.setup(cell.strategy, cell.workers))
 
 
 def mean_of(sources: Sequence[ComputeTimes]) -> ComputeTimes:

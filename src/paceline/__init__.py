@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from paceline.jobs.job import Data as Data
     from paceline.jobs.job import Job as Job
     from paceline.jobs.job import Traceable as Traceable
+    from paceline.specs.ranges import at_least as at_least
     from paceline.strategies.base import Server as Server
     from paceline.strategies.base import Strategy as Strategy
     from paceline.strategies.base import SyncPoint as SyncPoint
@@ -38,6 +39,7 @@ _NAMES = {
     "jobs.data": "TensorData",
     "jobs.datasets": "Images",
     "jobs.job": "Data Job Traceable",
+    "specs.ranges": "at_least",
     "strategies.base": "Server Strategy SyncPoint Worker",
     "strategies.effects": "AllReduce Apply Broadcast BucketedMean Clock Gradient Peer Program Receive Send",
     "strategies.parameter_server": "ParameterServer",

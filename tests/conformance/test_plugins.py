@@ -183,7 +183,7 @@ def test_the_strategy_on_the_page_runs_under_torchrun(folder):
             "unknown setting of strategy 'baton.py:Baton' 'perod'; did you mean 'period'?",
         ),
         ("strategy", "baton.py:Baton:period=x", "'x' is not a value for period of 'baton.py:Baton'"),
-        ("strategy", "baton.py:Baton:period=0", "a period of 0 is too short"),
+        ("strategy", "baton.py:Baton:period=0", "period=0 is out of range; it must be at least 1"),
         (
             "strategy",
             "parts.py:NoDataclass",

@@ -1,11 +1,15 @@
 """Specs are how users name strategies; one that is misread or ignored trains something else than they asked for."""
 
+from typing import Literal, get_origin, get_type_hints
+
 import pytest
 
 from paceline.cli.main import COMMANDS
+from paceline.codecs import CODECS
 from paceline.errors import UsageError
-from paceline.jobs import DATA
-from paceline.specs import build, describe, list_command, show, split
+from paceline.jobs import DATA, MODELS, OPTIMIZERS, SCHEDULES
+from paceline.specs import build, describe, find, list_command, show, split
+from paceline.specs.ranges import Range
 from paceline.strategies import STRATEGIES
 from paceline.strategies.local_sgd import LocalSGD
 from paceline.units import Period
@@ -75,3 +79,18 @@ def test_every_setting_says_which_way_it_turns(name):
     line, settings = describe(STRATEGIES[name])
     assert line
     assert all(setting.help and setting.default for setting in settings)
+
+
+DECLARED = [
+    (path, field)
+    for table in (STRATEGIES, CODECS, MODELS, OPTIMIZERS, SCHEDULES, DATA)
+    for path in table.values()
+    for field, hint in get_type_hints(find(path), include_extras=True).items()
+    if get_origin(hint) is Literal or any(isinstance(one, Range) for one in getattr(hint, "__metadata__", ()))
+]
+
+
+@pytest.mark.parametrize(("path", "field"), DECLARED)
+def test_a_class_made_in_python_is_held_to_its_ranges_too(path, field):
+    with pytest.raises(ValueError, match=rf"{field}=-1 is (out of range; it must be|unknown; choose)"):
+        find(path)(**{field: -1})

@@ -35,7 +35,7 @@ def told(words: PredictRequest) -> tuple[Prediction, list[str]]:
 
 def rate(words: PredictRequest, workers: int) -> float:
     model = find_model(words)
-    return model.rate(model.case(words.strategies[0], workers))
+    return model.rate(model.setup(words.strategies[0], workers))
 
 
 def speed_up(words: PredictRequest, workers: int) -> float:

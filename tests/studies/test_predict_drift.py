@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 
+from paceline.clusters.cluster import Device
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.costs.recorded import RecordedStep
 from paceline.costs.trace.trace import trace
@@ -11,8 +12,7 @@ from paceline.jobs.build import traceable_of
 from paceline.records.spans import StepBreakdown
 from paceline.studies.predict.compute import BatchTraces, ComputeTimes, NominalDevice
 from paceline.studies.predict.deployment import Deployment, one_machine
-from paceline.studies.predict.memory import MemorySize
-from paceline.studies.predict.model import Case, PacelineModel
+from paceline.studies.predict.model import PacelineModel
 from paceline.studies.predict.request import PredictRequest
 
 SAMPLES = 4
@@ -50,10 +50,9 @@ def step(strategy: str, jitter: float, stated: float = 0.0) -> float:
         sheet=None,
         compute=compute,
         deployment=Deployment(layout=partial(one_machine, PROFILE, "shm"), most=2, words="", spread=0.1),
-        memory_size=MemorySize(name="here"),
+        device=Device(name="here"),
     )
-    case = Case(strategy=strategy, workers=2, batch=SAMPLES, samples=2 * SAMPLES, jitter=stated)
-    return model.step(case).seconds
+    return model.step(model.setup(strategy, 2, stated)).seconds
 
 
 @pytest.mark.parametrize("strategy", ["ssp", "async"])

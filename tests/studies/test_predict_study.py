@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from paceline.errors import UsageError
 from paceline.jobs.build import traceable_of
 from paceline.records.files import from_document, to_document
 from paceline.records.spans import StepBreakdown
+from paceline.runtimes.virtual.shape import JobShape
 from paceline.studies.predict import price_request
 from paceline.studies.predict.compute import BatchTraces
 from paceline.studies.predict.deployment import (
@@ -34,11 +35,11 @@ from paceline.studies.predict.deployment import (
 )
 from paceline.studies.predict.findings import find_remedies
 from paceline.studies.predict.interval import interval, longest
-from paceline.studies.predict.model import Case, PacelineModel, find_model
-from paceline.studies.predict.prediction import Basis, PredictedStep, Prediction, StepBounds, Wire
+from paceline.studies.predict.model import PacelineModel, find_model
+from paceline.studies.predict.prediction import Basis, Memory, PredictedStep, Prediction, StepBounds
 from paceline.studies.predict.request import PredictRequest, parse_counts
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
-from paceline.studies.predict.setup import AS_DESCRIBED, Change, apply_change
+from paceline.studies.predict.setup import Setup, with_link, with_slower
 
 LINK = Link(bandwidth=1e9, latency=1e-5)
 
@@ -56,46 +57,49 @@ class ByHand(PacelineModel):
         layout=lambda workers, *_: equal_hosts(workers, 8, LINK, lambda many: MEMORY),
         most=10**6,
         words="a formula",
+        network="a cable",
     )
-    memory_size: None = None
+    device: None = None
     exchange: Callable[[int], float]
     sample: float = 1.0
     codec: str = "identity"
     plain: Callable[[int], float] | None = None
     """The exchange without a codec."""
-    parameters: ClassVar[int] = 10
+    shape: ClassVar[JobShape] = JobShape(name="hand", parameters=(10,), train_samples=1, test_samples=1)
     basis: ClassVar[Basis] = Basis(
         level="catalogue", compute="a stated time", links="a formula", interval="a guess"
     )
 
-    def wire(self, case: Case, where: str) -> Wire:
-        return Wire(where=where, name="a cable", bandwidth=1e9, latency=1e-5)
-
-    def find_memory(self, case: Case) -> None:
-        return None
+    def memory(self, setup: Setup) -> Memory:
+        parts = ("parameters", "gradients", "optimizer", "activations", "workspace", "exchange", "base")
+        nothing = dict.fromkeys((*parts, "total", "needed"), 0.0)
+        return Memory(**nothing, server=None, device="hand", capacity=None)
 
     def cost(self, batch: int) -> StepCost:
         step = StepBreakdown(forward=self.sample * batch)
         return StepCost(samples=batch, step=step, ready=(), spread=0.1)
 
-    def with_request(self, request: PredictRequest) -> "ByHand":
+    def changed(self, settings: Iterable[tuple[str, str]]) -> "ByHand":
         """A network "x8" has 8 times the bandwidth."""
+        request = self.request.changed(settings)
         exchange = self.exchange if request.codec == self.codec or self.plain is None else self.plain
         factor = 1.0 if request.network is None else float(request.network[1:])
-        return replace(self, request=request, exchange=lambda workers: exchange(workers) / factor)
+        model = replace(self, request=request, exchange=lambda workers: exchange(workers) / factor)
+        model.check()
+        return model
 
-    def find_bounds(self, case: Case) -> StepBounds:
-        parts = self.step(case).breakdown
+    def bounds(self, setup: Setup) -> StepBounds:
+        parts = self.step(setup).breakdown
         return StepBounds("bandwidth" if parts.communicate > parts.forward else "compute", "bandwidth")
 
-    def find_step(self, case: Case) -> PredictedStep:
-        change = case.change
-        forward = self.sample * case.batch * change.compute
-        talk = self.exchange(case.workers) * change.transfers / change.bandwidth if case.workers > 1 else 0.0
+    def step(self, setup: Setup) -> PredictedStep:
+        workers, forward = setup.cluster.workers, setup.cost.step.forward
+        slower = LINK.bandwidth / setup.cluster.hosts[0].link.bandwidth
+        talk = self.exchange(workers) * slower if workers > 1 else 0.0
         return PredictedStep(
             breakdown=StepBreakdown(forward=forward, communicate=talk),
             sent=1.0,
-            rate=case.workers * case.batch / (forward + talk),
+            rate=workers * setup.cost.samples / (forward + talk),
         )
 
 
@@ -236,14 +240,14 @@ class Served(ByHand):
 
     room: int = 10**6
 
-    def find_step(self, case: Case) -> PredictedStep:
-        if case.servers > self.room:
-            raise UsageError(f"{case.servers} servers do not fit")
-        if case.change == AS_DESCRIBED:
-            case = case.with_link("network", bandwidth=case.servers)
-        return super().find_step(case)
+    def step(self, setup: Setup) -> PredictedStep:
+        if setup.servers > self.room:
+            raise UsageError(f"{setup.servers} servers do not fit")
+        if setup.cluster.hosts[0].link == LINK:
+            setup = with_link(setup, "network", bandwidth=setup.servers)
+        return super().step(setup)
 
-    def find_bounds(self, case: Case) -> StepBounds:
+    def bounds(self, setup: Setup) -> StepBounds:
         return StepBounds("server", "bandwidth")
 
 
@@ -422,35 +426,35 @@ def test_a_host_that_only_keeps_servers_is_no_second_host_of_workers_that_have_n
     """If this fails, a faster network speeds up two workers of one host, or not, by how it is worked out."""
     cluster = "hosts=1,workers=2,bandwidth=1 Gbit/s"
     words = PredictRequest(
-        model="mlp:hidden=500", shape=(1, 28, 28), classes=10, device="v100", cluster=cluster
+        model="mlp:hidden=500", shape=(1, 28, 28), classes=10, device="v100", cluster=cluster, batch_size=8
     )
     model = find_model(words)
     keeper = Host(name="keeper", link=Link(bandwidth=1e6, latency=1e-3), workers=0, servers=1)
     whole = model.deployment.described.with_hosts((*model.deployment.described.hosts, keeper))
     model = replace(model, deployment=replace(model.deployment, layout=partial(first_workers, whole)))
-    case = Case(strategy="all-reduce", workers=2, batch=8, samples=16)
-    faster = case.with_link("inside", bandwidth=4.0)
-    assert model.step(faster).seconds < model.step(case).seconds
+    setup = model.setup("all-reduce", 2)
+    faster = with_link(setup, "inside", bandwidth=4.0)
+    assert model.step(faster).seconds < model.step(setup).seconds
     assert model.bounds(faster).link == "inside"
-    other = case.with_link("network", bandwidth=100.0, latency=0.0)
-    assert model.step(other).seconds == model.step(case).seconds, "nothing crosses it"
+    other = with_link(setup, "network", bandwidth=100.0, latency=0.0)
+    assert model.step(other).seconds == model.step(setup).seconds, "nothing crosses it"
 
 
 def test_only_the_link_that_is_named_is_made_faster():
     plain = make_setup(4, per_host=2, link=Link(bandwidth=1e9, latency=1e-6))
     (group,) = plain.cluster.groups
 
-    def changed(**factors: float) -> Host:
-        (found,) = apply_change(plain, Change(**factors)).cluster.groups
+    def host(changed: Setup) -> Host:
+        (found,) = changed.cluster.groups
         return found.host
 
-    several = changed(link="network", bandwidth=2.0, latency=3.0)
+    several = host(with_link(plain, "network", bandwidth=2.0, latency=3.0))
     assert several.link == Link(bandwidth=2e9, latency=3e-6)
     assert several.inside == group.host.inside
-    within = changed(link="inside", bandwidth=2.0)
+    within = host(with_link(plain, "inside", bandwidth=2.0))
     assert within.link == group.host.link
     assert within.inside.bandwidth == 2 * group.host.inside.bandwidth
-    worse = changed(transfers=2.0)
+    worse = host(with_slower(plain, transfers=2.0))
     assert worse.link.bandwidth == 0.5e9
     assert worse.inside.bandwidth == group.host.inside.bandwidth / 2
 

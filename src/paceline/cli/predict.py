@@ -117,18 +117,14 @@ class PredictOptions:
         from paceline.studies.predict.request import parse_counts
 
         settings: dict[str, Any] = given(self)
-        parts: dict[str, Any] = {
-            part: settings.pop(part) for part in ("job", "data", "model") if part in settings
-        }
-        if "job" in parts and (len(parts) > 1 or self.optimizer):
+        parts = {name: settings[name] for name in ("data", "model", "optimizer") if name in settings}
+        if "job" in settings and parts:
             raise UsageError(
                 f"--job {self.job} brings its own parts: leave out --data, --model and --optimizer"
             )
-        if "job" in parts:
-            settings["job"] = JobSpec(path=self.job)
-        elif parts:
-            parts |= {"optimizer": self.optimizer} if self.optimizer else {}
-            settings["job"] = JobSpec(**parts)
+        if settings.keys() & {"job", "data", "model"}:
+            settings["job"] = JobSpec(path=self.job, **parts)
+        settings = {option: value for option, value in settings.items() if option not in ("data", "model")}
         if "input" in settings:
             settings["shape"] = _shape(settings.pop("input"))
         if "workers" in settings:

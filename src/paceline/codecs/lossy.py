@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from paceline.codecs.base import Message, elements
-from paceline.specs.ranges import NotNegative, Ratio, from_1_to
+from paceline.specs.ranges import Checked, NotNegative, Ratio, from_1_to
 
 LEVELS, BITS = 127, 8
 INDEX_BYTES, MOST_INDEXED = 4, 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
-class Half:
+class Half(Checked):
     """Send every number in 16 bits."""
 
     format: Literal["bf16", "fp16"] = "bf16"
@@ -35,7 +35,7 @@ class Half:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Int8:
+class Int8(Checked):
     """Round numbers at random to 127 levels of their block's largest, unbiased (QSGD; Alistarh et al., 2017)."""
 
     block: Annotated[int, from_1_to(2**24)] = 2048
@@ -94,7 +94,7 @@ def _scatter(places: Tensor, values: Tensor, shape: Sequence[int]) -> Tensor:
     return flat.scatter_(0, places.long(), values).reshape(tuple(shape))
 
 
-class _WithPlaces:
+class _WithPlaces(Checked):
     """Values and their places; those of different workers are elsewhere, so messages do not add."""
 
     sums: ClassVar[bool] = False
@@ -149,7 +149,7 @@ class Threshold(_WithPlaces):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomK:
+class RandomK(Checked):
     """Send numbers at places that a seed decides, the same for all workers, so that they add (Stich et al., 2018)."""
 
     ratio: Ratio = 0.01
@@ -177,7 +177,7 @@ class RandomK:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerSGD:
+class PowerSGD(Checked):
     """Send a matrix as the product of two thin ones, by one step of power iteration (Vogels et al., 2019)."""
 
     rank: Annotated[int, from_1_to(4096)] = 4

@@ -13,7 +13,7 @@ from typing import ClassVar
 from torch import Tensor, nn, optim
 
 from paceline.jobs.spec import Epochs
-from paceline.specs.ranges import Fraction, NotNegative, Positive
+from paceline.specs.ranges import Checked, Fraction, NotNegative, Positive
 
 ELEMENTWISE: frozenset[type[optim.Optimizer]] = frozenset(
     {optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.RMSprop, optim.Adagrad, optim.Adamax}
@@ -34,7 +34,7 @@ def clip_norm_(grad: Tensor, most: float | None) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sgd:
+class Sgd(Checked):
     """Stochastic gradient descent with momentum."""
 
     lr: Positive = 0.05
@@ -47,6 +47,7 @@ class Sgd:
     """Pull of the weights towards zero; more means smaller weights."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.nesterov and not self.momentum:
             raise ValueError(
                 "nesterov=true needs momentum, which is 0; set momentum=0.9 or leave nesterov out"
@@ -57,7 +58,7 @@ class Sgd:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adam:
+class Adam(Checked):
     """Adam (Kingma and Ba, 2015)."""
 
     lr: Positive = 0.001
@@ -89,7 +90,7 @@ class AdamW(Adam):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Warmup:
+class Warmup(Checked):
     """Every schedule may begin with a gradual warm-up (Goyal et al., 2017), a straight line to 1."""
 
     warmup: NotNegative = 0.0
@@ -122,6 +123,7 @@ class Cosine(Warmup):
     """The factor at the end."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.warmup >= self.epochs:
             raise ValueError(
                 f"warmup={self.warmup:g} is too long; it must be less than epochs={self.epochs:g}"

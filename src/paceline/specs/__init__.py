@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from paceline.errors import ParseError, UsageError, raised, unknown
-from paceline.specs.ranges import Range
+from paceline.specs.ranges import out_of_range
 from paceline.specs.source import describe as describe
 from paceline.specs.source import load as load
 
@@ -107,7 +107,7 @@ def factory(text: str, table: Table, kind: str) -> Callable[[], Any]:
     for key, value in settings.items():
         field = key.replace("-", "_")
         values[field] = _convert(value, known[field], f"{key} of {name!r}")
-        if wrong := _out_of_range(values[field], known[field]):
+        if wrong := out_of_range(values[field], known[field]):
             raise UsageError(f"{kind} {text!r}: {key}={value} is {wrong}")
     return partial(target, **values)
 
@@ -181,14 +181,6 @@ def _parameters(target: Any) -> dict[str, Any]:
 
 _BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
-
-
-def _out_of_range(value: Any, hint: Any) -> str:
-    choices = get_args(hint) if get_origin(hint) is Literal else (value,)
-    if value not in choices:
-        return f"unknown; choose {', '.join(choices[:-1])} or {choices[-1]}"
-    ranges = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Range)]
-    return next((f"out of range; it must be {one.rule}" for one in ranges if not one.holds(value)), "")
 
 
 def _convert(text: str, hint: Any, where: str) -> Any:

@@ -1,8 +1,9 @@
-"""Where the value of a setting may lie: ``lr: Positive = 0.05`` says it, and a spec is held to it when it is read."""
+"""Where the value of a setting may lie: ``lr: Positive = 0.05`` says it beside the type."""
 
+import dataclasses
 from collections.abc import Callable
 from math import inf
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 
 class Range(NamedTuple):
@@ -24,3 +25,27 @@ NotNegative = Annotated[float, at_least(0)]
 Positive = Annotated[float, Range("more than 0", lambda value: 0 < value < inf)]
 Fraction = Annotated[float, Range("at least 0 and less than 1", lambda value: 0 <= value < 1)]
 Ratio = Annotated[float, Range("more than 0 and at most 1", lambda value: 0 < value <= 1)]
+
+
+def out_of_range(value: Any, hint: Any) -> str:
+    """What is wrong with a value of this type; empty where nothing is."""
+    choices = get_args(hint) if get_origin(hint) is Literal else (value,)
+    if value not in choices:
+        return f"unknown; choose {', '.join(choices[:-1])} or {choices[-1]}"
+    ranges = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Range)]
+    return next((f"out of range; it must be {one.rule}" for one in ranges if not one.holds(value)), "")
+
+
+class Checked:
+    """A dataclass whose fields are held to their ranges when it is made."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
+def check_ranges(settings: Any) -> None:
+    hints = get_type_hints(type(settings), include_extras=True)
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if wrong := out_of_range(value, hints[field.name]):
+            raise ValueError(f"{field.name}={value} is {wrong}")

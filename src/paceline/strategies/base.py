@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor
 
+from paceline.specs.ranges import check_ranges
 from paceline.strategies.effects import Program
 
 
@@ -88,6 +89,9 @@ class Strategy(Protocol):
 
     replicated: ClassVar[bool] = False
     """Whether all workers hold equal parameters, to the last bit, whenever they ask for a gradient; it is checked."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
     @property
     @abstractmethod

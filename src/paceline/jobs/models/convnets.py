@@ -10,6 +10,7 @@ from torch import nn
 
 from paceline.jobs.inputs import ImageInput
 from paceline.jobs.models.layers import after, chain, start_convolutions
+from paceline.specs.ranges import Checked
 
 Dense = Literal["linear", "convolution"]
 Table = Sequence[tuple[str, int, int, int, int, int] | str]
@@ -93,7 +94,7 @@ class AlexNet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlexNetV2:
+class AlexNetV2(Checked):
     """AlexNet of "one weird trick" (Krizhevsky, 2014), as TF-slim and Paleo have it."""
 
     dense: Dense = "convolution"
@@ -105,7 +106,7 @@ class AlexNetV2:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vgg16:
+class Vgg16(Checked):
     """VGG-16 (Simonyan and Zisserman, 2015): nine tenths of its parameters are in the dense layers."""
 
     dense: Dense = "linear"

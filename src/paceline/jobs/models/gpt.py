@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from paceline.jobs.inputs import TokenInput
-from paceline.specs.ranges import from_1_to
+from paceline.specs.ranges import Checked, from_1_to
 
 Layers = Annotated[int, from_1_to(1000)]
 Width = Annotated[int, from_1_to(2**17)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gpt:
+class Gpt(Checked):
     """A GPT of any size, tied embeddings, no dropout; as it stands the small GPT-2."""
 
     layers: Layers = 12
@@ -30,6 +30,7 @@ class Gpt:
     """How many tokens there are."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.width % self.heads:
             raise ValueError(
                 f"width={self.width} is not a multiple of heads={self.heads}; each head takes an equal part of it"

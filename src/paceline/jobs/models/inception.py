@@ -9,6 +9,7 @@ from torch import nn
 
 from paceline.jobs.inputs import ImageInput
 from paceline.jobs.models.layers import Branches, after, chain, start_convolutions
+from paceline.specs.ranges import Checked
 
 Conv = Callable[..., nn.Module]
 """``_conv`` with or without batch norm."""
@@ -42,7 +43,7 @@ MIXED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class GoogLeNet:
+class GoogLeNet(Checked):
     """GoogLeNet (Szegedy et al., 2015) without the auxiliary heads."""
 
     version: Literal["batch-norm", "paper"] = "batch-norm"
@@ -75,7 +76,7 @@ class GoogLeNet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InceptionV3:
+class InceptionV3(Checked):
     """Inception v3 (Szegedy et al., 2016) without the auxiliary head."""
 
     version: Literal["published", "paleo"] = "published"

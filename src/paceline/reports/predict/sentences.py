@@ -1,15 +1,19 @@
 """What a prediction says, a sentence each: the answer first, then why, then what would help."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from paceline.reports.text import counted, percent
 from paceline.studies.predict.prediction import (
+    BandwidthNeed,
     Findings,
+    GatheringCodec,
+    Knee,
     Limit,
     Memory,
     Prediction,
     PredictionRow,
+    Reach,
     Setting,
     StrategyPrediction,
 )
@@ -24,6 +28,7 @@ LIMITS: Mapping[str, str] = {
 }
 PLACES: Mapping[str, str] = {"network": "of the network", "inside": "inside the host"}
 LINKS: Mapping[str, str] = {"network": "the network", "inside": "the link inside the host"}
+Rows = Sequence[PredictionRow]
 CLOSE = 16
 """A knee that is more than so many times beyond the largest number of workers that was asked about has no number."""
 
@@ -33,50 +38,49 @@ def verdict(prediction: Prediction) -> str:
     if len(prediction.series) > 1:
         return _winners(prediction)
     (series,) = prediction.series
-    assert series.findings is not None, "Paleo's model has a table of its own"
-    rows = series.rows
+    rows, found = series.rows, _found(series)
     slower = [row for row in rows if row.workers > 1 and row.speed_up < 1]
-    if series.findings.limit is None:
+    if found.limit is None:
         answer = f"One worker takes {show_seconds(rows[0].step)} a step: {rows[0].rate:,.4g} samples/s."
     elif slower:
-        answer = _slower(slower, series)
+        answer = _slower(slower, rows, found, found.limit)
     else:
-        answer = _faster(series)
+        answer = _faster(rows, found, found.limit)
     if rows[0].workers == 1 and rows[0].speed_up < 0.995:
         answer += f" One worker with a server is {_times(rows[0].speed_up)} as fast as without."
     return answer
 
 
-def _slower(slower: Sequence[PredictionRow], series: StrategyPrediction) -> str:
-    found = series.findings
-    assert found is not None
-    assert found.limit is not None, "of several workers there is a limit"
+def _found(series: StrategyPrediction) -> Findings:
+    assert series.findings is not None, "Paleo's model has a table of its own"
+    return series.findings
+
+
+def _slower(slower: Rows, rows: Rows, found: Findings, limit: Limit) -> str:
     shown = [f"{counted(row.workers, 'worker')} ({_times(row.speed_up)})" for row in slower]
     words = f"{shown[0]} to {shown[-1]}" if len(shown) > 3 else ", ".join(shown)
-    parts = [f"{counted(found.limit.workers, 'worker')} are limited by {limit_words(found.limit)}"]
+    parts = [f"{counted(limit.workers, 'worker')} are limited by {limit_words(limit)}"]
     if not found.slower.open and found.slower.workers >= slower[-1].workers:
         parts.append(f"from {_workers(found.slower.workers + 1)} on it is faster")
-    elif found.slower.open and found.slower.searched > series.rows[-1].workers:
+    elif found.slower.open and found.slower.searched > rows[-1].workers:
         parts.append(f"no number of workers up to {found.slower.searched:,} is faster")
-    best = max(series.rows, key=lambda row: row.speed_up)
+    best = max(rows, key=lambda row: row.speed_up)
     if best.workers > 1 and best.speed_up >= 1:
         parts.append(_one(best))
     return f"Slower than one worker: {words}; {'; '.join(parts)}."
 
 
-def _faster(series: StrategyPrediction) -> str:
+def _faster(rows: Rows, found: Findings, limit: Limit) -> str:
     """By how much the largest number is faster, and what keeps it from more where that is little."""
-    found, last = series.findings, series.rows[-1]
-    assert found is not None
+    before, last = rows[-2:] if len(rows) > 1 else (rows[0], rows[0])
     answer = f"Faster than one worker: {_one(last)}"
-    if found.well.workers < last.workers and found.limit is not None:
-        answer += f", limited by {limit_words(found.limit)}"
+    if found.well.workers < last.workers:
+        answer += f", limited by {limit_words(limit)}"
         if found.well.workers:
             answer += f"; 80 % efficiency up to {_workers(found.well.workers)}"
-    best = max(series.rows, key=lambda row: row.rate)
+    best = max(rows, key=lambda row: row.rate)
     if best.workers > 1 and best.rate > 1.02 * last.rate:
         answer += f"; fewer are faster: {_one(best)}"
-    before = series.rows[-2] if len(series.rows) > 1 else last
     gain = last.rate / before.rate
     if before.workers > 1 and gain <= 0.8 * last.workers / before.workers:
         answer += f"; {last.workers:,} workers are {_times(gain)} as fast as {before.workers:,}"
@@ -137,26 +141,28 @@ def memory_parts(memory: Memory) -> str:
 
 def _has(memory: Memory) -> str:
     if memory.capacity is None:
-        return f"how much {memory.device} has is not known ({option(('memory', 'SIZE'))})"
+        return f"how much {memory.device} has is not known ({typed(('memory', 'SIZE'))})"
     return f"{memory.device} has {show_bytes(memory.capacity)} ({memory.capacity / 2**30:.3g} GiB)"
 
 
 def findings(series: StrategyPrediction) -> list[str]:
     """The knee, the bandwidth, the crossover and the codec, then what would fit or help; of one worker, what fits."""
-    found, asked = series.findings, series.rows[-1].workers
-    assert found is not None, "Paleo's model has a table of its own"
-    lines = []
+    found, lines = _found(series), []
     if found.limit is not None:
         if any(row.workers > 1 and row.speed_up >= 1 for row in series.rows):
-            lines.append(_knee(found, asked))
-        lines += [*_bandwidth(found), _crossover(found), *_gathering(found)]
+            lines.append(_knee(found.knee, series.rows[-1].workers))
+        if found.bandwidth is not None:
+            lines.append(_bandwidth(found.bandwidth))
+        lines.append(_crossover(found.crossover))
+        if found.gathering is not None:
+            lines.append(_gathering(found.gathering))
     lines += [
-        f"What would fit: {_typed(one.change)} needs {show_bytes(one.needed)} of {show_bytes(one.capacity)}; "
+        f"What would fit: {typed(*one.change)} needs {show_bytes(one.needed)} of {show_bytes(one.capacity)}; "
         f"{counted(one.workers, 'worker')}: {one.rate:,.4g} samples/s."
         for one in found.fits
     ]
     lines += [
-        f"What would help: {_typed(one.change)} makes {one.workers:,} workers {_times(one.gain)} as fast as now, "
+        f"What would help: {typed(*one.change)} makes {one.workers:,} workers {_times(one.gain)} as fast as now, "
         f"{_times(one.speed_up)} one worker."
         for one in found.helps
     ]
@@ -180,8 +186,8 @@ def _link(bound: str, where: str) -> str:
     return LIMITS.get(bound) or f"the {bound} {PLACES[where]}"
 
 
-def _knee(found: Findings, asked: int) -> str:
-    knee, reach = found.knee, found.knee.reach
+def _knee(knee: Knee, asked: int) -> str:
+    reach = knee.reach
     weak = "" if knee.dip is None else f" (less also from {knee.dip:,} to {2 * knee.dip:,})"
     limited = f"limited by {_link(knee.bound, knee.where)}"
     if reach.workers <= asked and not reach.open:
@@ -193,40 +199,31 @@ def _knee(found: Findings, asked: int) -> str:
     return f"Knee: none up to {counted(asked, 'worker')}; doubling gives at least 1.5x{weak}{beyond}."
 
 
-def _bandwidth(findings: Findings) -> Iterator[str]:
-    if (found := findings.bandwidth) is None:
-        return
+def _bandwidth(found: BandwidthNeed) -> str:
     enough = "no bandwidth" if found.needed is None else show_rate(found.needed)
     left = f" (an unlimited one leaves {show_seconds(found.left)} a step)" if found.needed is None else ""
     there = f"{LINKS[found.wire.where]} has {show_rate(found.wire.bandwidth)}"
-    yield f"Bandwidth: {enough} makes {found.workers:,} workers compute-bound{left}; {there}."
+    return f"Bandwidth: {enough} makes {found.workers:,} workers compute-bound{left}; {there}."
 
 
-def _crossover(findings: Findings) -> str:
-    reach = findings.crossover
+def _crossover(reach: Reach) -> str:
     if reach.open:
         many = counted(reach.searched, "worker")
         return f"Crossover: up to {many} computing takes longer than communication."
     return f"Crossover: from {_workers(reach.workers + 1)} on communication takes longer than computing."
 
 
-def _gathering(findings: Findings) -> Iterator[str]:
-    if (found := findings.gathering) is not None:
-        faster = f"; from {found.slower:,} workers on identity would be faster" if found.slower else ""
-        yield (
-            f"Codec: {found.codec} messages cannot be summed on the way: every worker receives all, so traffic grows "
-            f"with the workers{faster}."
-        )
+def _gathering(found: GatheringCodec) -> str:
+    faster = f"; from {found.slower:,} workers on identity would be faster" if found.slower else ""
+    return (
+        f"Codec: {found.codec} messages cannot be summed on the way: every worker receives all, so traffic grows "
+        f"with the workers{faster}."
+    )
 
 
-def option(setting: Setting) -> str:
-    """A setting as it is typed on the command line."""
-    name, value = setting
-    return f"--{name.replace('_', '-')} {value}"
-
-
-def _typed(change: Sequence[Setting]) -> str:
-    return " ".join(map(option, change))
+def typed(*settings: Setting) -> str:
+    """Settings as they are typed on the command line."""
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings)
 
 
 def _one(row: PredictionRow) -> str:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from paceline.reports.predict.sentences import findings, memory_parts, misfit, option, verdict
+from paceline.reports.predict.sentences import findings, memory_parts, misfit, typed, verdict
 from paceline.reports.text import aligned, percent
 from paceline.studies.predict.prediction import ModuleCost, Prediction, PredictionRow
 from paceline.units import show_bytes, show_seconds
@@ -61,7 +61,7 @@ def _basis(prediction: Prediction) -> Iterator[str]:
     yield f"Level: {basis.level}. Compute: {basis.compute}."
     if basis.faster_precision is not None:
         name, gain = basis.faster_precision
-        narrower = f"with {option(('precision', name))} one worker computes {gain:.2g}x as fast"
+        narrower = f"with {typed(('precision', name))} one worker computes {gain:.2g}x as fast"
         yield f"Precision: {basis.precision}; {narrower}."
     elif basis.precision:
         yield f"Precision: {basis.precision}."

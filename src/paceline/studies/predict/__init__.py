@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from paceline import __version__
-from paceline.studies.predict.findings import Finder, find_remedies, find_roomier
+from paceline.studies.predict.findings import Finder, find_remedies
 from paceline.studies.predict.interval import FOREIGN, guessed_share, longest
 from paceline.studies.predict.model import PacelineModel, Progress, find_model
 from paceline.studies.predict.paleo import find_paleo_model
@@ -33,31 +33,26 @@ def predict(
     With ``modules``, also where the step of one worker goes. Nothing is written and nothing is measured.
     """
     progress("reading")
-    if request.cost_model == "paleo":
-        prediction = price_request(find_paleo_model(request, progress), modules=modules)
-    else:
-        model = find_model(request, progress=progress)
-        remedies, roomier = tuple(find_remedies(model)), tuple(find_roomier(model))
-        prediction = price_request(model, remedies, roomier, modules=modules)
+    find = find_paleo_model if request.cost_model == "paleo" else find_model
+    prediction = price_request(find(request, progress=progress), modules=modules)
     given = {name: value for name, value in asdict(request).items() if value is not None}
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
     return replace(prediction, settings=settings)
 
 
 def price_request(
-    model: PacelineModel,
-    remedies: Sequence[Setting] = (),
-    roomier: Sequence[Setting] = (),
-    *,
-    modules: bool = False,
+    model: PacelineModel, remedies: Sequence[Setting] | None = None, *, modules: bool = False
 ) -> Prediction:
+    """``remedies`` are changes that may make training faster; unless they are given, they are found."""
     model.check()
-    series = []
+    paleo, series = model.request.cost_model == "paleo", []
+    if remedies is None and not paleo:
+        remedies = tuple(find_remedies(model))
     for strategy in model.strategies:
         rows = tuple(model.row(strategy, workers) for workers in model.workers)
-        findings = Finder(model, strategy, remedies, roomier).findings() if model.explains else None
+        findings = None if paleo else Finder(model, strategy, remedies or ()).findings()
         series.append(StrategyPrediction(strategy=strategy, rows=rows, findings=findings))
-    unmeasured = model.cost(model.case(model.strategies[0], model.workers[0]).batch).unmeasured
+    unmeasured = model.cost(model.largest_share(model.workers[0])).unmeasured
     basis, share = model.basis, guessed_share(unmeasured)
     if share >= LEAST_SHARE:
         words = (
@@ -67,10 +62,10 @@ def price_request(
         basis = replace(basis, interval=basis.interval + words)
     return Prediction(
         name=model.subject.name,
-        parameters=model.parameters,
+        parameters=model.shape.size,
         scaling=model.request.scaling,
         batch=model.batch,
-        cost_model=model.name,
+        cost_model=model.request.cost_model,
         basis=basis,
         series=tuple(series),
         unmeasured=unmeasured,

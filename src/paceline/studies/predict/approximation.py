@@ -11,19 +11,23 @@ analysis; Denning and Buzen, 1978). Against the simulation of every worker it is
 25 % with several, rounds within 8 % (``docs/accuracy.md``; ``tests/studies/test_closed_path.py`` holds it to that).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import expm1, inf, log, log1p, log2, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from paceline.costs.topology import Topology
+from paceline.runtimes.virtual.shape import sizes_only
+from paceline.strategies.base import server_slices
 from paceline.strategies.messages import HEADER
 from paceline.studies.predict.observe import updates_before_answering
 from paceline.studies.predict.prediction import PredictedStep
 from paceline.studies.predict.setup import Setup, mean_factor, slower, with_even_workers
-from paceline.studies.predict.simulation import COMPUTING, StepSample, by_groups, cycles_by_groups, mean_step
+from paceline.studies.predict.simulation import COMPUTING, StepSample, by_groups, mean_step, whole_cycles
 
 POINTS = 4096
 """Of the integral of the expected maximum: enough for six digits."""
@@ -33,8 +37,7 @@ CROWDED = 0.2
 """Fraction by which links carry less with every doubling of servers beside workers: these slow down those, workers wait
 for all servers, and links are idle meanwhile. Found by simulation; servers on hosts of their own lose a tenth."""
 
-Demand = Mapping[int, float]
-"""By group of workers: seconds for which a step of all workers of the group keeps a link or a server busy."""
+Array = npt.NDArray[Any]
 
 
 class Lognormal(NamedTuple):
@@ -67,14 +70,14 @@ def by_slowest(setup: Setup) -> PredictedStep:
     From one exchange to the next, the slowest takes the expected maximum, behind whose backward transfers are hidden; a
     worker's own time is the mean, and it waits for the rest.
     """
-    groups = [(_stretches(steps), many) for steps, many in cycles_by_groups(setup)]
+    groups = [(_stretches(steps), many) for steps, many in whole_cycles(setup, "groups")]
     longest = mean_factor(setup.jitter)
     if groups[0][0]:
         exchanges = range(len(groups[0][0]))
         still = sum(max(sum(found[at]) for found, _ in groups) for at in exchanges)
         times = [[(sum_of(found[at], setup.jitter), many) for found, many in groups] for at in exchanges]
         longest = sum(map(expected_maximum, times)) / still
-    step = mean_step(cycles_by_groups(replace(setup, cost=slower(setup.cost, longest))))
+    step = mean_step(whole_cycles(replace(setup, cost=slower(setup.cost, longest)), "groups"))
     own, parts = mean_factor(setup.jitter) / longest, step.breakdown
     shorter = {part: own * getattr(parts, part) for part in COMPUTING}
     return replace(step, breakdown=replace(parts, **shorter, wait=parts.wait + (1 - own) * parts.compute))
@@ -117,126 +120,111 @@ def approximate_bounded(setup: Setup) -> PredictedStep:
     """Stale-synchronous and asynchronous training, where workers wait for few others or for none."""
     load, staleness = ServedLoad(setup), setup.program.staleness_bound
     assert staleness is not None, "what declares no bound is simulated"
-    groups, paces, held, busy = load.groups, load.paces, load.held(staleness), load.busy
-    alone = {place: 1 / (held[place] * busy / paces[place] + load.exchange(place)) for place in groups}
-    together = staleness < inf
+    together, held = staleness < inf, load.held(staleness)
+    own, computing = mean_factor(setup.jitter), held * load.computing
+    alone = 1 / (computing + load.exchange())
     rates = _shared_rates(alone, load.demands(), together)
-    if together and len(set(paces.values())) > 1:
-        first = min(held[place] * busy / paces[place] for place in groups)
-        slowest_rate = 1 / load.lock_step(alone, first)
-        rates = {place: min(rate, slowest_rate) for place, rate in rates.items()}
-    steps = {place: load.count(place) * rates[place] for place in groups}
-    total = sum(steps.values())
-    seconds, own = load.cluster.workers / total, mean_factor(setup.jitter)
-    scale = own * sum(steps[place] / total / paces[place] for place in groups)
-    exchange = seconds - scale * busy
-    longer = sum(steps[place] / total * (held[place] - own) / paces[place] for place in groups)
+    if together and len({*setup.paces}) > 1:
+        rates = np.minimum(rates, 1 / load.lock_step(alone, computing.min()))
+    steps = load.counts * rates
+    shares, seconds = steps / steps.sum(), float(load.counts.sum() / steps.sum())
+    busy = float(shares @ load.computing)
+    exchange = seconds - own * busy
+    longer = float(shares @ (computing - own * load.computing))
     # Workers that are held together with slower groups wait for them, not for links.
-    slowest = max(1 / rate for rate in alone.values()) if together else 0.0
-    behind = sum(steps[place] / total * max(0.0, slowest - 1 / alone[place]) for place in groups)
-    wait = min(exchange, load.answer + longer * busy + behind)
+    behind = float(shares @ (1 / alone.min() - 1 / alone)) if together else 0.0
+    wait = min(exchange, load.answer + longer + behind)
+    scale = own * float(shares @ (1 / load.paces))
     return PredictedStep(
         breakdown=replace(setup.cost.step * scale, apply=0.0, communicate=exchange - wait, wait=wait),
-        sent=float(sum(load.pushes)),
-        rate=total * setup.cost.samples,
+        sent=float(load.pushes.sum()),
+        rate=float(steps.sum()) * setup.cost.samples,
         path="approximation",
     )
 
 
 class ServedLoad:
-    """What the workers of a setup ask of its links and servers in one step; a group of hosts goes by its index."""
+    """What the workers of a setup ask of its links and servers in a step; arrays are by group of hosts with workers."""
 
     def __init__(self, setup: Setup) -> None:
-        self.setup = setup
-        hosts, step, times = setup.server_hosts, setup.cost.step, setup.times
-        self.cluster = setup.cluster.split(hosts).encrypted(hosts)
-        """With the hosts of servers as groups of their own, and links no faster than their processes encrypt."""
-        self.topology = Topology(self.cluster, by_group=True)
-        self.servers = [self.cluster.group_at(host) for host in hosts]
-        self.groups = [place for place, group in enumerate(self.cluster.groups) if group.workers]
-        self.paces = dict(zip(self.groups, replace(setup, cluster=self.cluster).paces, strict=True))
-        self.busy = step.data + step.forward + step.backward
-        self.shards = self._shards(len(hosts))
-        self.models = [HEADER + shard for shard in self.shards]
-        """Bytes of a message from each server."""
-        compression, width = setup.shape.compression, setup.shape.dtype.itemsize
-        self.pushes = [HEADER + compression.message(shard, width) for shard in self.shards]
-        """Bytes of a message to each server."""
-        self.answer = times.serve
+        self.setup = setup = setup.apart()
+        self.hosts = [group.host for group in setup.cluster.groups]
+        self.topology = Topology(setup.cluster, by_group=True)
+        self.places = [place for place, host in enumerate(self.hosts) if host.workers]
+        self.counts = np.array([setup.cluster.groups[place].workers for place in self.places])
+        self.paces = np.array(setup.paces)
+        step, compression = setup.cost.step, setup.shape.compression
+        self.computing = (step.data + step.forward + step.backward) / self.paces
+        vector = sizes_only(setup.shape.size, setup.shape.dtype)
+        shards = [shard.nbytes for shard in server_slices(vector, setup.servers)]
+        messages = [compression.message(shard, vector.itemsize) for shard in shards]
+        self.models, self.pushes = HEADER + np.array(shards), HEADER + np.array(messages)
+        """Bytes of a message from each server, and to each."""
+        self.coding = sum(map(compression.coding, shards))
+        self.answer = setup.times.serve
         """Seconds that a server takes to answer one gradient; where it updates by the clock, it answers at once."""
         if updates_before_answering(setup.program):
-            self.answer += setup.updating * (setup.cost.step.apply + times.aggregate) / len(hosts)
+            self.answer += setup.updating * (step.apply + setup.times.aggregate) / setup.servers
 
-    def _shards(self, servers: int) -> list[int]:
-        size, width = self.setup.shape.size, self.setup.shape.dtype.itemsize
-        return [width * (size // servers + (rank < size % servers)) for rank in range(servers)]
-
-    def count(self, place: int) -> int:
-        return self.cluster.groups[place].workers
-
-    def held(self, staleness: float) -> dict[int, float]:
+    def held(self, staleness: float) -> Array:
         """How many times as long as even a step takes: a lead of s steps is like a barrier every s + 1 steps."""
         jitter = self.setup.jitter
         if not jitter or staleness == inf:
-            return dict.fromkeys(self.groups, mean_factor(jitter))
+            return np.full(len(self.places), mean_factor(jitter))
         steps = int(staleness) + 1
         time = sum_of([1.0] * steps, jitter)
-        return {place: expected_maximum([(time, self.count(place))]) / steps for place in self.groups}
+        return np.array([expected_maximum([(time, many)]) / steps for many in self.counts.tolist()])
 
-    def exchange(self, place: int) -> float:
-        compression = self.setup.shape.compression
-        coding = sum(map(compression.coding, self.shards))
-        return self._one_way(place, self.pushes) + self._one_way(place, self.models) + coding + self.answer
+    def exchange(self) -> Array:
+        there_and_back = [
+            sum(self._one_way(at, sizes) for sizes in (self.pushes, self.models)) for at in self.places
+        ]
+        return np.array(there_and_back) + self.coding + self.answer
 
-    def _one_way(self, place: int, sizes: list[int]) -> float:
-        host = self.cluster.groups[place].host
+    def _one_way(self, place: int, sizes: Array) -> float:
+        host = self.hosts[place]
         near = far = slowest = latency = 0.0
-        for size, server in zip(sizes, self.servers, strict=True):
+        for size, server in zip(sizes, self.setup.server_groups, strict=True):
             if server == place:
                 near += size
             else:
-                other = self.cluster.groups[server].host.link
+                other = self.hosts[server].link
                 far += size
                 slowest = max(slowest, size / other.bandwidth)
                 latency = max(latency, host.link.latency, other.latency)
         inside = host.inside.latency + near / host.inside.bandwidth if near else 0.0
         return max(inside, latency + max(slowest, far / host.link.bandwidth))
 
-    def demands(self) -> list[Demand]:
-        answers = {place: self.count(place) * self.answer for place in self.groups}
-        beside = any(self.count(place) for place in self.servers)
-        longer = 1 + CROWDED * log2(len(self.servers)) if beside else 1.0
-        loads = self._loads(self.groups, self.pushes, self.models).values()
-        return [*({place: longer * busy for place, busy in load.items()} for load in loads), answers]
+    def demands(self) -> Array:
+        """Seconds for which a step of all workers of each group keeps each link busy, and in the last row a server."""
+        beside = any(self.hosts[place].workers for place in self.setup.server_groups)
+        longer = 1 + CROWDED * log2(self.setup.servers) if beside else 1.0
+        return np.vstack([longer * self._loads(self.pushes, self.models), self.counts * self.answer])
 
-    def lock_step(self, alone: Mapping[int, float], first: float) -> float:
+    def lock_step(self, alone: Array, first: float) -> float:
         """Seconds of a step where slower workers hold faster ones, which are released all at once.
 
         So their models arrive together, ``first`` seconds of computing later their gradients leave together, and
         neither direction is used while the other is. Or the slowest decides, whose model comes with all of theirs.
         """
-        nothing = [0] * len(self.servers)
-        slow = min(self.paces.values())
-        faster = [place for place in self.groups if self.paces[place] > slow]
+        leaving, arriving = (
+            self._loads(self.pushes, 0 * self.models),
+            self._loads(0 * self.pushes, self.models),
+        )
+        faster = self.paces > self.paces.min()
+        pushes = max(leaving.sum(1).max(), self.counts.sum() * self.answer)
+        theirs = arriving[:, faster].sum(1).max()
+        return float(max(1 / alone.min() + theirs, first + pushes + arriving.sum(1).max()))
 
-        def carry(groups: list[int], pushes: list[int], models: list[int]) -> float:
-            return max(sum(demand.values()) for demand in self._loads(groups, pushes, models).values())
-
-        pushes = max(carry(self.groups, self.pushes, nothing), self.cluster.workers * self.answer)
-        pulls, theirs = (carry(ones, nothing, self.models) for ones in (self.groups, faster))
-        return max(max(1 / rate for rate in alone.values()) + theirs, first + pushes + pulls)
-
-    def _loads(self, groups: list[int], pushes: list[int], models: list[int]) -> dict[int, dict[int, float]]:
-        """Seconds for which messages of these sizes keep each link busy, by group of workers."""
-        found: dict[int, dict[int, float]] = {}
-        for place in groups:
-            for push, model, server in zip(pushes, models, self.servers, strict=True):
+    def _loads(self, pushes: Array, models: Array) -> Array:
+        """Seconds for which messages of these sizes keep each link busy, a row each, by group of workers."""
+        found = np.zeros((len(self.topology.capacities), len(self.places)))
+        for group, place in enumerate(self.places):
+            for push, model, server in zip(pushes, models, self.setup.server_groups, strict=True):
                 there, back = self.topology.to_server(place, server), self.topology.from_server(server, place)
                 for route, size in ((there, push), (back, model)):
                     for link, times in route.crosses.items():
-                        demand = found.setdefault(link, {})
-                        seconds = times * size / self.topology.capacities[link]
-                        demand[place] = demand.get(place, 0.0) + seconds
+                        found[link, group] += times * size / self.topology.capacities[link]
         return found
 
     def carried(self) -> float:
@@ -246,21 +234,19 @@ class ServedLoad:
         carried; the links of workers, when the last of all has sent its own; the memory of a server's host, when those
         on it have.
         """
-        jitter, workers, topology = self.setup.jitter, self.cluster.workers, self.topology
-        computing = {
-            place: (sum_of([self.busy / pace], jitter), self.count(place))
-            for place, pace in self.paces.items()
-        }
-        arrivals = _arrivals(list(computing.values()))
+        workers, jitter = int(self.counts.sum()), self.setup.jitter
+        times = [sum_of([one], jitter) for one in self.computing.tolist()]
+        computing = list(zip(times, self.counts.tolist(), strict=True))
+        arrivals = _arrivals(computing)
         left = torch.arange(workers, 0, -1, dtype=torch.float64) / workers
-        loads = self._loads(self.groups, self.pushes, [0] * len(self.servers))
-        busy = {link: sum(demand.values()) for link, demand in loads.items()}
-        out = [busy.pop(topology.out_of(place), None) for place in self.groups]
-        inside = {place: busy.pop(topology.inside(place), 0.0) for place in self.groups}
-        ends = [float((arrivals + left * seconds).max()) for seconds in busy.values()]
-        ends += [float(arrivals[-1]) + seconds for seconds in out if seconds is not None]
-        ends += [expected_maximum([times]) + inside[place] for place, times in computing.items()]
-        return max(ends)
+        busy = self._loads(self.pushes, 0 * self.models).sum(1)
+        out, inside = ([link(place) for place in self.places] for link in (Topology.out_of, Topology.inside))
+        ends = [
+            float((arrivals + left * seconds).max()) for seconds in np.delete(busy, out + inside).tolist()
+        ]
+        ends += [float(arrivals[-1] + busy[out].max())]
+        ends += [expected_maximum([one]) + busy[link] for one, link in zip(computing, inside, strict=True)]
+        return float(max(ends))
 
 
 def _arrivals(groups: Sequence[tuple[Lognormal, int]]) -> torch.Tensor:
@@ -274,17 +260,17 @@ def _arrivals(groups: Sequence[tuple[Lognormal, int]]) -> torch.Tensor:
     return arrivals
 
 
-def _shared_rates(alone: Mapping[int, float], demands: list[Demand], together: bool) -> dict[int, float]:
+def _shared_rates(alone: Array, demands: Array, together: bool) -> Array:
     """Steps a second of a worker of each group, in max-min fairness; ``together``: all as fast as the slowest."""
-    rates: dict[int, float] = {}
-    while len(rates) < len(alone):
-        waiting = [place for place in alone if place not in rates]
-        level = min(alone[place] for place in waiting)
-        full = {place for place in waiting if alone[place] <= level}
-        for demand in demands:
-            asked = sum(demand.get(place, 0.0) for place in waiting)
-            room = 1 - sum(seconds * rates.get(place, 0.0) for place, seconds in demand.items())
-            if asked and room / asked < level:
-                level, full = room / asked, {place for place in waiting if demand.get(place)}
-        rates |= dict.fromkeys(waiting if together else full, level)
+    rates, waiting = np.zeros(len(alone)), np.ones(len(alone), dtype=bool)
+    while waiting.any():
+        level = alone[waiting].min()
+        full = waiting & (alone <= level)
+        asked, room = demands[:, waiting].sum(1), 1 - demands @ rates
+        most = np.divide(room, asked, out=np.full(len(asked), inf), where=asked > 0)
+        if most.min() < level:
+            level, full = most.min(), waiting & (demands[most.argmin()] > 0)
+        full = waiting if together else full
+        rates[full] = level
+        waiting = waiting & ~full
     return rates

@@ -1,11 +1,11 @@
 """Where compute times come from: a data sheet, a measured machine, or the job's own step; traces by batch size."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
-from paceline.clusters.catalogue import DeviceSheet
+from paceline.clusters.catalogue import DeviceSheet, NetworkSheet
 from paceline.clusters.profile import DISTURBED, Profile
 from paceline.costs.device import DeviceModel, StepCost, accumulated, step_cost
 from paceline.costs.fitted import read_fitted
@@ -105,7 +105,9 @@ class ComputeTimes:
     jitter: float = 0.0
     """By how much the steps of one worker vary, where that was recorded."""
     typical: RecordedStep | None = None
-    _costs: dict[int, StepCost] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cost", cache(self.cost))
 
     @property
     def spread(self) -> float:
@@ -113,17 +115,12 @@ class ComputeTimes:
 
     def cost(self, samples: int) -> StepCost:
         """A step alone on the device; of a measured step, another batch takes its share of all but the optimizer."""
-        if samples not in self._costs:
-            modelled = accumulated(step_cost(self.trace(samples), self.device), self.accumulate)
-            self._costs[samples] = replace(self._measured(modelled, samples), samples=samples)
-        return self._costs[samples]
-
-    def _measured(self, modelled: StepCost, samples: int) -> StepCost:
+        modelled = accumulated(step_cost(self.trace(samples), self.device), self.accumulate)
         if self.typical is None:
-            return modelled
+            return replace(modelled, samples=samples)
         measured = self.typical.step
         step = replace(measured * (samples / self.typical.samples), apply=measured.apply)
-        return replace(modelled, step=step, spread=MEASURED_SPREAD, unmeasured={})
+        return replace(modelled, samples=samples, step=step, spread=MEASURED_SPREAD, unmeasured={})
 
     def trace(self, samples: int) -> Trace:
         """Of one mini-batch of such a step, and of the optimizer."""
@@ -140,9 +137,6 @@ class ComputeTimes:
             return device.seconds(operator) * float(getattr(measured.step, operator.phase)) / whole
 
         return seconds
-
-    def compute_on(self, device: DeviceModel, samples: int) -> float:
-        return accumulated(step_cost(self.trace(samples), device), self.accumulate).step.compute
 
     def modules(self, batch: int) -> tuple[ModuleCost, ...]:
         trace = self.trace(batch)
@@ -201,7 +195,7 @@ def find_compute(
         words = profile_words(profile)
     elif sheet is not None:
         level, device = "catalogue", roofline(request, sheet)
-        words = f"{sheet.title} by its data sheet ({sheet.source}, {sheet.date})"
+        words = sheet_words(sheet)
     if device is None:
         raise UsageError(
             f"how fast does a worker compute? cluster {request.cluster} names no device; give one, a profile or times"
@@ -224,6 +218,10 @@ def by_run(folder: RunFolder, device: DeviceModel, traces: BatchTraces, accumula
         jitter=recorded_jitter(folder),
         typical=typical,
     )
+
+
+def sheet_words(sheet: DeviceSheet | NetworkSheet) -> str:
+    return f"{sheet.title} by its data sheet ({sheet.source}, {sheet.date})"
 
 
 def profile_words(profile: Profile) -> str:
@@ -254,19 +252,8 @@ def precision_words(request: PredictRequest, sheet: DeviceSheet | None, subject:
     return f"{PRECISIONS[TORCH if 'tf32' in sheet.tensor_flops else 'fp32']} (PyTorch's default)"
 
 
-def faster_precision(
-    request: PredictRequest, sheet: DeviceSheet | None, compute: ComputeTimes, batch: int
-) -> tuple[str, float] | None:
-    """The narrower format that the named device has, and how many times as fast one worker computes in it."""
-    narrow = None if sheet is None else narrower_format(request, sheet)
-    if sheet is None or narrow is None:
-        return None
-    other = roofline(replace(request, precision=narrow), sheet)
-    return narrow, compute.cost(batch).step.compute / compute.compute_on(other, batch)
-
-
-def narrower_format(request: PredictRequest, sheet: DeviceSheet) -> str | None:
+def narrower_format(request: PredictRequest, sheet: DeviceSheet | None) -> str | None:
     """The format of mixed precision that a named device has matrix units for, where it is not used already."""
-    if request.device is None or is_mixed(request):
+    if sheet is None or request.device is None or is_mixed(request):
         return None
     return next((name for name in ("bf16", "fp16") if name in sheet.tensor_flops), None)

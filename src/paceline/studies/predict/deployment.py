@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
-from paceline.clusters.catalogue import NetworkSheet, find_device, find_network
+from paceline.clusters.catalogue import find_device, find_network
 from paceline.clusters.cluster import CIPHER, MEMORY, Backend, Cluster, Host, HostGroup, Link, StepTimes
 from paceline.clusters.description import read_cluster
 from paceline.clusters.profile import INSIDE, LinkFit, Profile
@@ -12,7 +13,7 @@ from paceline.costs.recorded import check_alone
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.threads import HostRoom
-from paceline.studies.predict.compute import ComputeTimes, roofline
+from paceline.studies.predict.compute import sheet_words
 from paceline.studies.predict.prediction import Where, Wire
 from paceline.studies.predict.request import MOST_WORKERS, USUAL_NETWORK, PredictRequest
 from paceline.units import show_rate, show_seconds
@@ -68,7 +69,7 @@ def find_deployment(request: PredictRequest, profile: Profile | None) -> Deploym
         room.check(request.per_host, f"{request.per_host} workers per host")
     measured = profile is not None and request.network is None and profile.links
     if request.cluster is not None:
-        deployment = _described(request.cluster, room)
+        deployment = _described(request, request.cluster, room)
     elif measured or request.network == MEASURED:
         deployment = _measured(request, profile, room)
     else:
@@ -96,7 +97,7 @@ def _find_room(request: PredictRequest, profile: Profile | None) -> HostRoom | N
     return replace(run, measured=there.measured) if run.threads == there.threads else run
 
 
-def _described(text: str, room: HostRoom | None) -> Deployment:
+def _described(request: PredictRequest, text: str, room: HostRoom | None) -> Deployment:
     cluster = read_cluster(text)
     if room is not None:
         room.check_hosts(cluster, f"cluster {text}")
@@ -105,10 +106,13 @@ def _described(text: str, room: HostRoom | None) -> Deployment:
             f"cluster {text} states how long a step takes; leave that out, or use 'paceline simulate'"
         )
     for group in cluster.groups:
+        name, device = group.name(0), group.host.device
         if settings := ", ".join(group.host.churn):
             raise UsageError(
-                f"workers of host {group.name(0)!r} join or leave ({settings}); leave it out or use 'paceline simulate'"
+                f"workers of host {name!r} join or leave ({settings}); leave it out or use 'paceline simulate'"
             )
+        if group.workers and device.sheet and (request.profile or request.times):
+            raise UsageError(f"{name} has device {device.name!r}, and another was measured; state a speed")
     return Deployment(
         layout=partial(first_workers, cluster),
         most=cluster.workers,
@@ -163,27 +167,27 @@ def _measured(request: PredictRequest, profile: Profile | None, room: HostRoom |
 def one_machine(profile: Profile, backend: Backend, workers: int, served: bool, apart: float) -> Cluster:
     """Workers of the measured machine: through its memory, with servers by messages, with its contention."""
     names = ("messages", *AVERAGED[backend]) if served else AVERAGED[backend]
-    link, contention = _link(_first_fit(profile, names, workers)), profile.contention_between(apart)
-    host = Host(
-        name=profile.name, link=link, inside=link, workers=workers, contention=contention, backend=backend
+    link = _link(profile, names, workers)
+    return equal_hosts(
+        workers, workers, link, lambda _: link, contention=profile.contention_between(apart), backend=backend
     )
-    return Cluster.of((host,))
 
 
 def equal_machines(profile: Profile, per_host: int, workers: int, served: bool, apart: float) -> Cluster:
     """Hosts like the measured one on the measured network, whose link is as measured with as many workers."""
-    link = _link(_first_fit(profile, ("wire", "network") if served else ("network",), workers))
-    inside = _link(_first_fit(profile, AVERAGED["shm"], per_host))
-    return equal_hosts(workers, per_host, link, lambda _: inside, profile.contention_between(apart))
+    link = _link(profile, ("wire", "network") if served else ("network",), workers)
+    inside = _link(profile, AVERAGED["shm"], per_host)
+    contention = profile.contention_between(apart)
+    return equal_hosts(workers, per_host, link, lambda _: inside, contention=contention)
 
 
 def equal_hosts(
-    workers: int, per_host: int, link: Link, inside: Callable[[int], Link], contention: tuple[float, ...] = ()
+    workers: int, per_host: int, link: Link, inside: Callable[[int], Link], **settings: Any
 ) -> Cluster:
     """As many equal hosts as it takes, the last one partly used; ``inside`` is what the workers of a host share."""
 
     def host(workers: int) -> Host:
-        return Host(name="host", link=link, workers=workers, inside=inside(workers), contention=contention)
+        return Host(name="host", link=link, workers=workers, inside=inside(workers), **settings)
 
     whole, rest = divmod(workers, per_host)
     groups = [HostGroup(host(per_host), count=whole)] if whole else []
@@ -195,7 +199,8 @@ def _first_fit(profile: Profile, names: tuple[str, ...], workers: int) -> LinkFi
     return next((fit for fit in found if fit is not None), None)
 
 
-def _link(fit: LinkFit | None) -> Link:
+def _link(profile: Profile, names: tuple[str, ...], workers: int) -> Link:
+    fit = _first_fit(profile, names, workers)
     return MEMORY if fit is None else Link(bandwidth=fit.bandwidth, latency=fit.latency)
 
 
@@ -207,20 +212,20 @@ def _by_catalogue(request: PredictRequest, profile: Profile | None) -> Deploymen
     alone = request.workers is not None and max(request.workers) <= per_host
     words = []
     if not alone:
-        words.append(("" if request.network else "no network is given, so ") + _sheet_words(network))
+        words.append(("" if request.network else "no network is given, so ") + sheet_words(network))
     elif request.network:
         words.append(f"nothing crosses network {request.network}, for all workers are on one host")
     if per_host > 1:
         shared = f"shared memory of a small machine ({MEMORY} for all workers together)"
         guessed = "" if request.inside else "no link inside is given, so "
-        words.append(f"inside a host, {guessed}{shared if inside is None else _sheet_words(inside)}")
+        words.append(f"inside a host, {guessed}{shared if inside is None else sheet_words(inside)}")
     return Deployment(
         layout=lambda workers, *_: equal_hosts(
             workers,
             per_host,
             Link.of(network),
             lambda many: MEMORY if inside is None else Link.of(inside, many),
-            tuple(profile.contention) if profile else (),
+            contention=tuple(profile.contention) if profile else (),
         ),
         most=per_host if alone else MOST_WORKERS,
         words="; ".join(words) or "none, for all workers are on one host",
@@ -231,38 +236,9 @@ def _by_catalogue(request: PredictRequest, profile: Profile | None) -> Deploymen
     )
 
 
-def _sheet_words(network: NetworkSheet) -> str:
-    return f"{network.title} by its data sheet ({network.source}, {network.date})"
-
-
 def inside_name(request: PredictRequest) -> str | None:
     """What connects the workers of a host: as requested, else the PCIe of such a GPU; None for shared memory."""
     if request.inside is not None or request.device is None or (request.per_host or 1) == 1:
         return request.inside
     sheet = find_device(request.device)
     return next(iter(sheet.inside), OLD_INSIDE) if sheet.kind == "gpu" else None
-
-
-def at_their_speeds(
-    request: PredictRequest, deployment: Deployment, compute: ComputeTimes, batch: int
-) -> Deployment:
-    """Make hosts that name devices of the catalogue as fast as their sheets say; a stated speed multiplies."""
-    cluster = deployment.described
-    groups = cluster.groups if cluster else ()
-    named = [group for group in groups if group.workers and group.host.device.sheet]
-    if cluster is None or not named:
-        return deployment
-    if request.profile or request.times:
-        raise UsageError(
-            f"{named[0].name(0)} has device {named[0].host.device.name!r}, and another was measured; state a speed"
-        )
-
-    def faster(host: Host) -> Host:
-        if host.device.sheet is None or not host.workers:
-            return host
-        there = compute.compute_on(roofline(request, host.device.sheet), batch)
-        speed = host.device.speed * (compute.cost(batch).step.compute / there)
-        return replace(host, device=replace(host.device, speed=speed))
-
-    changed = cluster.map_hosts(faster)
-    return replace(deployment, layout=partial(first_workers, changed), described=changed)

@@ -13,7 +13,7 @@ from paceline.runtimes.settings import MOST_SERVERS
 from paceline.strategies import build_strategy
 from paceline.studies.predict.compute import narrower_format
 from paceline.studies.predict.deployment import inside_name
-from paceline.studies.predict.model import ONE_WORKER, Case, PacelineModel
+from paceline.studies.predict.model import ONE_WORKER, PacelineModel
 from paceline.studies.predict.observe import observe
 from paceline.studies.predict.prediction import (
     BandwidthNeed,
@@ -29,7 +29,7 @@ from paceline.studies.predict.prediction import (
 )
 from paceline.studies.predict.request import USUAL_NETWORK
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
-from paceline.studies.predict.setup import Change
+from paceline.studies.predict.setup import Setup, with_link, with_slower
 
 WELL = 0.8
 FAR = 100_000
@@ -49,7 +49,8 @@ MOST_HELPS = 3
 ROOMY = 0.9
 """The fraction of a memory that a recommended change needs at most: allocators leave gaps, predictions err."""
 UNLIMITED = 1e9
-PERFECT = Change(transfers=1e-9)
+PERFECT = 1e-9
+"""Of the time that transfers take, where they take none."""
 
 DIRECT: Mapping[str, tuple[str, ...]] = {
     "bandwidth": ("network", "inside"),
@@ -92,27 +93,24 @@ def find_remedies(model: PacelineModel) -> Iterator[Setting]:
 
 
 def find_roomier(model: PacelineModel) -> Iterator[Setting]:
+    """Changes that need less memory or have more."""
     request, sheet = model.request, model.sheet
     if request.device is None or sheet is None:
         return
     if narrow := narrower_format(request, sheet):
         yield "precision", narrow
     if request.memory is None:
-        larger = [
-            one for one in all_devices().values() if one.kind == sheet.kind and one.memory > sheet.memory
-        ]
-        yield from (("device", one.name) for one in sorted(larger, key=lambda one: one.memory))
+        for one in sorted(all_devices().values(), key=lambda one: one.memory):
+            if one.kind == sheet.kind and one.memory > sheet.memory:
+                yield "device", one.name
 
 
 class Finder:
-    def __init__(
-        self, model: PacelineModel, strategy: str, remedies: Sequence[Setting], roomier: Sequence[Setting]
-    ) -> None:
-        """``remedies`` may make training faster, ``roomier`` changes need less memory or have more."""
-        self._model, self._strategy = model, strategy
-        self._remedies, self._roomier = remedies, roomier
+    def __init__(self, model: PacelineModel, strategy: str, remedies: Sequence[Setting]) -> None:
+        self._model, self._strategy, self._remedies = model, strategy, remedies
         self._asked = max(model.workers)
-        self._quick = model.step(self._case(self._asked)).path != "events"
+        self._now = self._setup(self._asked)
+        self._quick = model.step(self._now).path != "events"
 
     def findings(self) -> Findings:
         several = self._asked > 1
@@ -134,83 +132,87 @@ class Finder:
             fits=tuple(self._fits()),
         )
 
-    def _case(self, workers: int) -> Case:
-        return self._model.case(self._strategy, workers)
+    def _setup(self, workers: int, model: PacelineModel | None = None) -> Setup:
+        model = model or self._model
+        named = self._strategy in model.strategies  # else another one is the change
+        return model.setup(self._strategy if named else model.strategies[0], workers)
 
-    def _other_case(self, model: PacelineModel, workers: int) -> Case:
-        strategies = model.request.strategies
-        return model.case(self._strategy if self._strategy in strategies else strategies[0], workers)
+    def _seconds(self, setup: Setup) -> float:
+        return self._model.step(setup).seconds
 
-    def _seconds(self, case: Case) -> float:
-        return self._model.step(case).seconds
+    def _rate(self, workers: int) -> float:
+        return self._model.rate(self._setup(workers))
 
     def _speed_up(self, workers: int) -> float:
-        return self._model.rate(self._case(workers)) / self._model.alone
+        return self._rate(workers) / self._model.alone
+
+    def _even(self, workers: int) -> Setup:
+        """Without jitter, which makes workers wait for each other, not for the network."""
+        return self._model.setup(self._strategy, workers, 0.0)
 
     def _computes_longer(self, workers: int) -> bool:
-        """Without jitter, which makes workers wait for each other, not for the network."""
-        parts = self._model.step(replace(self._case(workers), jitter=0.0)).breakdown
+        parts = self._model.step(self._even(workers)).breakdown
         return parts.communicate + parts.hidden + parts.wait <= parts.compute
 
     def _knee(self, limit: int) -> Knee:
-        reach, dip = pays_up_to(lambda workers: self._model.rate(self._case(workers)), limit)
+        reach, dip = pays_up_to(self._rate, limit)
         fewer = min(reach.workers + 1, max(1, limit // 2))
-        more = self._case(min(2 * fewer, limit))
-        bound = self._reason(self._case(fewer), more, 2).bound
+        more = self._setup(min(2 * fewer, limit))
+        bound = self._reason(self._setup(fewer), more, 2).bound
         return Knee(reach=reach, bound=bound, where=self._model.bounds(more).link, dip=dip)
 
     def _limit(self) -> Limit:
         speeds = {workers: self._speed_up(workers) for workers in self._model.workers if workers > 1}
         slowest = min(speeds, key=lambda workers: speeds[workers])
         workers = slowest if speeds[slowest] < 1 else self._asked
-        one = replace(self._model.case(ONE_WORKER, 1), servers=1)
-        return self._reason(one, self._case(workers), workers)
+        return self._reason(self._model.setup(ONE_WORKER, 1), self._setup(workers), workers)
 
-    def _reason(self, few: Case, case: Case, times: int) -> Limit:
-        bounds, bound = self._model.bounds(case), self._obstacle(few, case, times)
-        limit = Limit(workers=case.workers, bound=bound, wire=None, without=None)
+    def _reason(self, few: Setup, setup: Setup, times: int) -> Limit:
+        bounds, bound = self._model.bounds(setup), self._obstacle(few, setup, times)
+        limit = Limit(workers=setup.cluster.workers, bound=bound, wire=None, without=None)
         if bound == "encryption":
             return replace(limit, cipher=bounds.cipher)
         if bound not in ("bandwidth", "latency", "server"):
             return limit
 
         def relieved(bandwidth: float = 1.0, latency: float = 1.0) -> float:
-            other = case.with_link(bounds.link, bandwidth=bandwidth, latency=latency)
+            other = with_link(setup, bounds.link, bandwidth=bandwidth, latency=latency)
             return self._model.rate(other) / self._model.alone
 
         without: dict[Bound, float] = {"bandwidth": relieved(bandwidth=UNLIMITED)}
         if bound == "server":
-            if without["bandwidth"] < WORTH * self._speed_up(case.workers):
+            if without["bandwidth"] < WORTH * self._speed_up(limit.workers):
                 return limit
         else:
             without["latency"] = relieved(latency=0.0)
             # Where either would do, the one that counts for more now is named.
             now = bound
             bound = max(without, key=lambda name: without[name] * (ALIKE_RATES if name == now else 1.0))
-        wire = self._model.wire(case, bounds.link)
+        wire = self._model.deployment.wire(setup.cluster, bounds.link)
         return replace(limit, bound=bound, wire=wire, without=without.get(bound, without["bandwidth"]))
 
-    def _obstacle(self, few: Case, many: Case, times: int) -> Bound:
+    def _obstacle(self, few: Setup, many: Setup, times: int) -> Bound:
         before, after = self._model.step(few), self._model.step(many)
-        lost = after.seconds / many.samples - before.seconds / few.samples / times
-        computing = after.breakdown.compute / many.samples - before.breakdown.compute / few.samples / times
+        fewer, more = (self._model.samples(one.cluster.workers) for one in (few, many))
+        lost = after.seconds / more - before.seconds / fewer / times
+        computing = after.breakdown.compute / more - before.breakdown.compute / fewer / times
         return "compute" if computing > lost / 2 else self._model.bounds(many).besides
 
     def _bandwidth(self) -> BandwidthNeed | None:
         """Of the link that a step would gain most from; None where no links make workers compute more than wait."""
-        model, case = self._model, self._case(self._asked)
-        best = model.step(replace(case, change=PERFECT, jitter=0.0)).breakdown
+        model, setup = self._model, self._now
+        best = model.step(with_slower(self._even(self._asked), transfers=PERFECT)).breakdown
         if best.wait > best.compute:
             return None
-        now = model.bounds(case)
+        now = model.bounds(setup)
         where = "network" if now.besides == "encryption" else now.link
-        wire = model.wire(case, where)
-        perfect = self._seconds(replace(case, change=PERFECT))
+        wire = model.deployment.wire(setup.cluster, where)
+        perfect = self._seconds(with_slower(setup, transfers=PERFECT))
         factor = least_factor(
-            lambda more: self._seconds(case.with_link(where, bandwidth=more)) <= TENTH * perfect,
+            lambda more: self._seconds(with_link(setup, where, bandwidth=more)) <= TENTH * perfect,
             precision=FINE if self._quick else ROUGH,
         )
-        left = self._seconds(case.with_link(where, bandwidth=UNLIMITED)) - perfect
+        left = self._seconds(with_link(setup, where, bandwidth=UNLIMITED)) - perfect
         return BandwidthNeed(
             workers=self._asked,
             wire=wire,
@@ -220,13 +222,12 @@ class Finder:
 
     def _helps(self) -> list[Speedup]:
         """The changes that help most, each predicted: of every setting the first that is enough, else the fastest."""
-        case = self._case(self._asked)
-        if self._speed_up(self._asked) * WORTH > self._asked or not _fits(self._model.memory(case)):
+        if self._speed_up(self._asked) * WORTH > self._asked or not self._model.memory(self._now).fits:
             return []
         settings = groupby(self._remedies, key=lambda remedy: remedy[0])
         found = {setting: self._best(list(remedies)) for setting, remedies in settings}
         helps = {setting: one for setting, one in found.items() if one is not None}
-        first = DIRECT.get(self._model.bounds(case).besides, ())
+        first = DIRECT.get(self._model.bounds(self._now).besides, ())
         order = sorted(helps, key=lambda setting: (setting not in first, -helps[setting].gain))
         return [helps[setting] for setting in order[:MOST_HELPS]]
 
@@ -247,24 +248,24 @@ class Finder:
 
     def _speedup(self, remedy: Setting) -> Speedup | None:
         model = self._model.changed([remedy])
-        case = self._other_case(model, self._asked)
-        if not _fits(model.memory(case)):
+        setup = self._setup(self._asked, model)
+        if not model.memory(setup).fits:
             return None
-        rate = model.rate(case)
+        rate = model.rate(setup)
         return Speedup(
             change=(remedy,),
             workers=self._asked,
-            gain=rate / self._model.rate(self._case(self._asked)),
+            gain=rate / self._rate(self._asked),
             speed_up=rate / model.alone,
         )
 
     def _fits(self) -> Iterator[Fit]:
         """For the most workers that do not fit: of each setting the first of use, and that of the largest batch."""
-        counts = self._model.workers
-        short = [count for count in counts if not _fits(self._model.memory(self._case(count)))]
+        memory = {count: self._model.memory(self._setup(count)) for count in self._model.workers}
+        short = [count for count, found in memory.items() if not found.fits]
         if not short:
             return
-        for _, settings in groupby((None, *self._roomier), key=lambda one: one and one[0]):
+        for _, settings in groupby((None, *find_roomier(self._model)), key=lambda one: one and one[0]):
             found = [one for setting in settings if (one := self._fit(setting, max(short)))]
             if found:
                 best = max(found, key=lambda one: one[0])
@@ -277,30 +278,30 @@ class Finder:
             model = self._model.changed(change)
         except UsageError:  # the device has no matrix units for the precision
             return None
-        memory = model.memory(self._other_case(model, workers))
-        if memory is not None and not _is_roomy(memory):
-            batch = self._largest_batch(model, workers, memory)
+        setup = self._setup(workers, model)
+        memory = model.memory(setup)
+        if not _is_roomy(memory):
+            batch = self._largest_batch(model, setup, memory)
             if not batch:
                 return None
             change = (*change, ("batch_size", str(batch)))
             model = self._model.changed(change)
-            memory = model.memory(self._other_case(model, workers))
-        if memory is None or memory.capacity is None:
-            return None
-        rate = model.rate(self._other_case(model, workers))
+            setup = self._setup(workers, model)
+            memory = model.memory(setup)
+        assert memory.capacity is not None, "what does not fit is said of a known memory"
+        rate = model.rate(setup)
         fit = Fit(change=change, workers=workers, needed=memory.needed, capacity=memory.capacity, rate=rate)
         return model.batch, fit
 
-    def _largest_batch(self, model: PacelineModel, workers: int, memory: Memory) -> int:
+    def _largest_batch(self, model: PacelineModel, setup: Setup, memory: Memory) -> int:
         """Samples of a mini-batch, of all workers together in strong scaling; 0 where none fits."""
-        accumulate, case = model.compute.accumulate, self._other_case(model, workers)
-        shares = workers if model.strong else 1
+        accumulate, shares = model.compute.accumulate, setup.cluster.workers if model.strong else 1
         most = model.batch // (accumulate * shares)
         if memory.largest is not None:
             most = memory.largest // accumulate
 
         def is_roomy(times: int) -> bool:
-            return _is_roomy(model.memory(replace(case, batch=times * accumulate)))
+            return _is_roomy(model.memory_with(setup, times * accumulate))
 
         return holds_up_to(is_roomy, max(1, most)).workers * shares
 
@@ -312,16 +313,11 @@ class Finder:
         plain = self._model.changed([("codec", "identity")])
         slower = None
         for workers in sorted(self._model.workers, reverse=True) if self._quick else []:
-            case = self._case(workers)
-            if workers == 1 or plain.rate(case) <= self._model.rate(case):
+            if workers == 1 or plain.rate(self._setup(workers, plain)) <= self._rate(workers):
                 break
             slower = workers
         return GatheringCodec(codec=codec, slower=slower)
 
 
-def _fits(memory: Memory | None) -> bool:
-    return memory is None or memory.fits
-
-
-def _is_roomy(memory: Memory | None) -> bool:
-    return memory is None or memory.capacity is None or memory.needed <= ROOMY * memory.capacity
+def _is_roomy(memory: Memory) -> bool:
+    return memory.capacity is None or memory.needed <= ROOMY * memory.capacity

@@ -1,10 +1,10 @@
 """What a worker and a server hold in memory at the most, and whether it fits."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from paceline.clusters.catalogue import DeviceSheet
-from paceline.clusters.cluster import Host
+from paceline.clusters.cluster import Device, Host
 from paceline.clusters.profile import Profile
 from paceline.costs.trace.trace import Trace
 from paceline.errors import UsageError
@@ -29,48 +29,46 @@ CONTEXT = 1e9
 buffers, and what the driver keeps. Assumed, not measured."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemorySize:
-    name: str
-    size: float = 0.0
-    shared: bool = True
-    """Whether all workers and servers of a host share it, as a CPU's; each GPU has its own."""
-
-
-def find_memory(request: PredictRequest, profile: Profile | None, sheet: DeviceSheet | None) -> MemorySize:
+def find_memory(request: PredictRequest, profile: Profile | None, sheet: DeviceSheet | None) -> Device:
+    """The device, with its memory, of workers whose hosts do not say what memory they have."""
     if sheet is not None:
-        found = MemorySize(name=sheet.title, size=sheet.memory, shared=sheet.kind == "cpu")
+        found = Device(name=sheet.title, memory=sheet.memory, sheet=sheet)
     elif profile is not None:
-        found = MemorySize(name=profile.name, size=float(profile.machine.get("memory_bytes", 0)))
+        found = Device(name=profile.name, memory=float(profile.machine.get("memory_bytes", 0)))
     else:
         assert request.times is not None, "compute times have a source"
         try:
             size = float(read_json(RunFolder(request.times).env).get("memory_bytes", 0))
         except (OSError, DamagedFile):
             size = 0.0
-        found = MemorySize(name="the machine of the run", size=size)
+        found = Device(name="the machine of the run", memory=size)
     if request.memory is None:
         return found
     size = parse_bytes(request.memory)
     if not size:
         raise UsageError(f"memory {request.memory} is too little: give a size such as '24 GiB'")
-    return replace(found, size=size)
+    return replace(found, memory=size)
 
 
-def predict_memory(setup: Setup, trace: Trace, usual: MemorySize, *, mixed: bool) -> Memory:
+def predict_memory(setup: Setup, trace: Trace, usual: Device, *, mixed: bool) -> Memory:
     """Of all hosts, on the one that has least to spare; ``usual`` is the memory of hosts that do not state theirs."""
-    cluster = setup.cluster.split(setup.server_hosts)
-    places = [cluster.group_at(host) for host in setup.server_hosts]
+    setup = setup.apart()
     found = [
-        _on_host(setup, trace, group.host, places.count(at), usual, mixed)
-        for at, group in enumerate(cluster.groups)
+        _on_host(setup, trace, group.host, setup.server_groups.count(at), usual, mixed)
+        for at, group in enumerate(setup.cluster.groups)
         if group.workers
     ]
     return min(found, key=lambda one: ((one.capacity or float("inf")) - one.needed, -one.needed))
 
 
-def _on_host(setup: Setup, trace: Trace, host: Host, servers: int, usual: MemorySize, mixed: bool) -> Memory:
-    size = _memory_of(host, usual)
+def _on_host(setup: Setup, trace: Trace, host: Host, servers: int, usual: Device, mixed: bool) -> Memory:
+    own, name = host.device, usual.name
+    sheet = own.sheet or usual.sheet
+    shared = (
+        sheet is None or sheet.kind == "cpu"
+    )  # by all workers and servers of a host; each GPU has its own
+    if own.sheet or own.memory:
+        name = f"host {host.name}" if shared else own.sheet.title if own.sheet else own.name
     vector = float(_vector_bytes(trace))
     server = _server_bytes(setup, trace) if setup.server_hosts else None
     parts: dict[str, Any] = {
@@ -78,35 +76,26 @@ def _on_host(setup: Setup, trace: Trace, host: Host, servers: int, usual: Memory
         "gradients": vector,
         "optimizer": 0.0 if setup.server_hosts else float(trace.optimizer),
         "activations": float(trace.held(mixed=mixed)),
-        "workspace": HOLES * trace.heap if size.shared else 0.0,
-        "exchange": _exchange_bytes(setup, size, vector),
-        "base": LOADED + KERNELS if size.shared else CONTEXT,
+        "workspace": HOLES * trace.heap if shared else 0.0,
+        "exchange": _exchange_bytes(setup, vector, copied=shared),
+        "base": LOADED + KERNELS if shared else CONTEXT,
     }
     total: float = sum(parts.values())
     return Memory(
         **parts,
         total=total,
         server=server,
-        device=size.name,
-        needed=host.workers * total + servers * (server or 0.0) if size.shared else total,
-        capacity=size.size or None,
+        device=name,
+        needed=host.workers * total + servers * (server or 0.0) if shared else total,
+        capacity=own.memory or usual.memory or None,
     )
-
-
-def _memory_of(host: Host, usual: MemorySize) -> MemorySize:
-    device, sheet = host.device, host.device.sheet
-    if sheet is None and not device.memory:
-        return usual
-    shared = usual.shared if sheet is None else sheet.kind == "cpu"
-    name = f"host {host.name}" if shared else sheet.title if sheet else device.name
-    return MemorySize(name=name, size=device.memory or usual.size, shared=shared)
 
 
 def _vector_bytes(trace: Trace) -> int:
     return (CONTROL + trace.size) * trace.dtype.itemsize
 
 
-def _exchange_bytes(setup: Setup, size: MemorySize, vector: float) -> float:
+def _exchange_bytes(setup: Setup, vector: float, *, copied: bool) -> float:
     """Copies of what is sent: what a codec makes; between CPUs of several hosts one of the vector, with servers two.
 
     Workers of one host, and GPUs, sum in place.
@@ -119,8 +108,8 @@ def _exchange_bytes(setup: Setup, size: MemorySize, vector: float) -> float:
     piece = round(vector if bucket is None else min(vector, float(bucket)))
     others = 0 if compression.sums else workers - 1
     coded = compression.held(piece) + others * compression.message(piece, 1)
-    apart = setup.cluster.host_count > 1 and size.shared
-    return coded + (vector * (2 if served else 1) if apart else 0.0)
+    copies = (2 if served else 1) if copied and setup.cluster.host_count > 1 else 0
+    return coded + copies * vector
 
 
 def _server_bytes(setup: Setup, trace: Trace) -> float:

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import exp
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 from paceline.clusters.catalogue import DeviceSheet, find_device
-from paceline.clusters.cluster import CIPHER
+from paceline.clusters.cluster import CIPHER, Device
 from paceline.clusters.profile import Profile, read_profile
 from paceline.codecs import build_codec
 from paceline.codecs.base import Identity
-from paceline.costs.device import UNCOMPRESSED, Compression, StepCost, compression_of
+from paceline.costs.device import UNCOMPRESSED, StepCost, compression_of
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.job import Job, Traceable
@@ -23,15 +23,16 @@ from paceline.strategies import build_strategy
 from paceline.studies.predict.compute import (
     BatchTraces,
     ComputeTimes,
-    faster_precision,
     find_compute,
     find_subject,
     is_mixed,
+    narrower_format,
     precision_words,
+    roofline,
 )
-from paceline.studies.predict.deployment import Deployment, at_their_speeds, find_deployment
+from paceline.studies.predict.deployment import Deployment, find_deployment
 from paceline.studies.predict.interval import interval, longest, seconds_by_parts
-from paceline.studies.predict.memory import MemorySize, find_memory, predict_memory
+from paceline.studies.predict.memory import find_memory, predict_memory
 from paceline.studies.predict.observe import observe
 from paceline.studies.predict.prediction import (
     Basis,
@@ -41,12 +42,10 @@ from paceline.studies.predict.prediction import (
     PredictionRow,
     Setting,
     StepBounds,
-    Where,
-    Wire,
 )
 from paceline.studies.predict.request import MOST_BATCH, MOST_WORKERS, USUAL_BATCH, PredictRequest
 from paceline.studies.predict.search import holds_up_to
-from paceline.studies.predict.setup import AS_DESCRIBED, Change, Setup, apply_change
+from paceline.studies.predict.setup import Setup, with_slower
 from paceline.studies.predict.step import find_bounds, predict_step
 
 ONE_WORKER = "all-reduce"
@@ -58,24 +57,8 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
-    """One strategy with one number of workers, and how the world differs from what is described."""
-
-    strategy: str
-    workers: int
-    batch: int
-    samples: int
-    servers: int = 1
-    jitter: float = 0.0
-    change: Change = AS_DESCRIBED
-
-    def with_link(self, where: Where, *, bandwidth: float = 1.0, latency: float = 1.0) -> "Case":
-        return replace(self, change=Change(link=where, bandwidth=bandwidth, latency=latency))
-
-
-@dataclass(frozen=True, kw_only=True)
 class PacelineModel:
-    """Compute times, hosts and links of one request: prices its cases, each once."""
+    """Compute times, hosts and links of one request: prices strategies at numbers of workers, each once."""
 
     request: PredictRequest
     subject: Traceable | Job
@@ -83,12 +66,13 @@ class PacelineModel:
     sheet: DeviceSheet | None
     compute: ComputeTimes
     deployment: Deployment
-    memory_size: MemorySize
-    """The memory of a worker whose host does not say what memory it has."""
+    device: Device
+    """Of workers whose hosts do not say what memory they have."""
     progress: Progress = lambda _: None
-    name: ClassVar[str] = "paceline"
-    explains: ClassVar[bool] = True
-    """Whether it knows what bounds a step, so that findings follow."""
+
+    def __post_init__(self) -> None:
+        for name in ("setup", "step", "bounds", "memory", "at_its_speed"):  # whose answers are kept
+            object.__setattr__(self, name, cache(getattr(self, name)))
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -121,11 +105,15 @@ class PacelineModel:
 
     @cached_property
     def alone(self) -> float:
-        return self.rate(replace(self.case(ONE_WORKER, 1), servers=1))
+        """Samples a second of one worker, which exchanges nothing."""
+        return self.rate(self.setup(ONE_WORKER, 1))
 
     @property
     def basis(self) -> Basis:
-        times = self.compute.accumulate
+        times, faster = self.compute.accumulate, None
+        if narrow := narrower_format(self.request, self.sheet):
+            computing, other = self.cost(self.batch).step.compute, self.changed([("precision", narrow)])
+            faster = narrow, computing / other.cost(self.batch).step.compute
         return Basis(
             level=self.compute.level,
             compute=self.compute.words + (f"; {times} mini-batches a step" if times > 1 else ""),
@@ -133,7 +121,7 @@ class PacelineModel:
             interval=f"computing is off by a typical factor of {exp(self.compute.spread):.3g}, transfers by "
             f"{exp(self.deployment.spread):.3g}",
             precision=precision_words(self.request, self.sheet, self.subject),
-            faster_precision=faster_precision(self.request, self.sheet, self.compute, self.batch),
+            faster_precision=faster,
         )
 
     def check(self) -> None:
@@ -151,181 +139,157 @@ class PacelineModel:
                 f"{largest} workers do not fit the cluster, which has {self.deployment.most}; ask for no more"
             )
         if self.epoch_samples is not None:
-            self._shards(self.case("", largest))
+            self._shards(largest)
 
     def changed(self, settings: Iterable[Setting]) -> "PacelineModel":
-        request = self.request
-        for setting, value in settings:
-            request = request.changed(setting, value)
-        model = self.with_request(request)
+        model = find_model(self.request.changed(settings), like=self)
         model.check()
         return model
 
-    def with_request(self, request: PredictRequest) -> "PacelineModel":
-        return find_model(request, like=self)
+    def samples(self, workers: int) -> int:
+        """Of a step of all workers together."""
+        return self.batch if self.strong else self.batch * workers
 
-    def case(self, strategy: str, workers: int) -> Case:
-        jitter = self.request.jitter
-        return Case(
-            strategy=strategy,
-            workers=workers,
-            batch=-(-self.batch // workers) if self.strong else self.batch,
-            samples=self.batch if self.strong else self.batch * workers,
-            servers=self.request.servers,
-            jitter=self.deployment.jitter if jitter is None else jitter,
-        )
+    def largest_share(self, workers: int) -> int:
+        return -(-self.batch // workers) if self.strong else self.batch
 
-    @cached_property
-    def step(self) -> Callable[[Case], PredictedStep]:
-        return cache(self.find_step)
+    def step(self, setup: Setup) -> PredictedStep:
+        workers = setup.cluster.workers
+        if workers in self.workers:  # others are tried to find where something changes
+            self.progress(f"{setup.strategy}, {workers:,} worker{'s' if workers > 1 else ''}")
+        return predict_step(setup)
 
-    @cached_property
-    def bounds(self) -> Callable[[Case], StepBounds]:
-        return cache(self.find_bounds)
+    def bounds(self, setup: Setup) -> StepBounds:
+        return find_bounds(setup)
 
-    @cached_property
-    def memory(self) -> Callable[[Case], Memory | None]:
-        return cache(self.find_memory)
-
-    def find_step(self, case: Case) -> PredictedStep:
-        if case.workers in self.workers:  # others are tried to find where something changes
-            self.progress(f"{case.strategy}, {case.workers:,} worker{'s' if case.workers > 1 else ''}")
-        return predict_step(self.setup(case))
-
-    def find_bounds(self, case: Case) -> StepBounds:
-        return find_bounds(self.setup(case))
-
-    def find_memory(self, case: Case) -> Memory | None:
+    def memory(self, setup: Setup) -> Memory:
         """By the trace; where it does not fit, also the largest batch that does."""
-        setup = self.setup(replace(case, change=AS_DESCRIBED))
-
-        def needs(batch: int) -> Memory:
-            traced = self.compute.trace(batch)
-            return predict_memory(setup, traced, self.memory_size, mixed=is_mixed(self.request))
-
-        found = needs(case.batch)
+        batch = setup.cost.samples
+        found = self.memory_with(setup, batch)
         if found.fits:
             return found
-        smaller = case.batch - 1
-        largest = holds_up_to(lambda batch: needs(batch).fits, smaller).workers if smaller else 0
-        largest -= largest % self.compute.accumulate
-        return replace(found, largest=largest, least=None if largest else needs(1).needed)
+        smaller = holds_up_to(lambda few: few == 0 or self.memory_with(setup, few).fits, batch - 1).workers
+        largest = smaller - smaller % self.compute.accumulate
+        return replace(found, largest=largest, least=None if largest else self.memory_with(setup, 1).needed)
+
+    def memory_with(self, setup: Setup, batch: int) -> Memory:
+        traced = self.compute.trace(batch)
+        return predict_memory(setup, traced, self.device, mixed=is_mixed(self.request))
 
     def cost(self, batch: int) -> StepCost:
         return self.compute.cost(batch)
 
-    @property
-    def parameters(self) -> int:
-        return self.compute.trace(self.batch).size
-
     def modules(self) -> tuple[ModuleCost, ...]:
         return self.compute.modules(self.batch)
 
-    def wire(self, case: Case, where: Where) -> Wire:
-        return self.deployment.wire(self.setup(case).cluster, where)
-
-    def rate(self, case: Case) -> float:
+    def rate(self, setup: Setup) -> float:
         """Samples a second of all workers; where shares differ, not all have as many as the largest."""
-        return self.step(case).rate * case.samples / (case.workers * case.batch)
+        workers = setup.cluster.workers
+        return self.step(setup).rate * self.samples(workers) / (workers * setup.cost.samples)
 
     def row(self, strategy: str, workers: int) -> PredictionRow:
-        case = self.case(strategy, workers)
-        cost, step, rate = self.cost(case.batch), self.step(case), self.rate(case)
+        setup = self.setup(strategy, workers)
+        cost, step = setup.cost, self.step(setup)
 
         def seconds(compute: float, links: float) -> float:
             if step.path == "events":  # simulating every worker again takes long
                 return seconds_by_parts(step.breakdown, compute, links)
-            return self.step(replace(case, change=Change(compute=compute, transfers=links))).seconds
+            return self.step(with_slower(setup, compute=compute, transfers=links)).seconds
 
         doubts = (cost.spread, self.deployment.spread, longest(cost.unmeasured))
         low, high = interval(step.seconds, seconds, *doubts)
+        known = {"bound": self.bounds(setup).bound, "memory": self.memory(setup)}
+        return self._row(workers, step, self.alone, low=low, high=high, **known)
+
+    def _row(self, workers: int, step: PredictedStep, alone: float, **known: Any) -> PredictionRow:
+        """``alone``: samples a second of one worker. A host that is partly used is paid whole."""
+        request, samples, share = self.request, self.samples(workers), self.largest_share(workers)
+        rate, hourly, finish = step.rate * samples / (workers * share), workers * request.price, None
+        if request.host_price:
+            hourly = self.deployment.hosts(workers) * request.host_price
+        if request.epochs is not None:
+            finish = request.epochs * self._shards(workers).steps_per_epoch * samples / rate
         return PredictionRow(
             workers=workers,
-            batch=case.batch,
-            samples=case.samples,
+            batch=share,
+            samples=samples,
             breakdown=step.breakdown,
             step=step.seconds,
-            low=low,
-            high=high,
             sent=step.sent,
             rate=rate,
-            speed_up=rate / self.alone,
-            efficiency=rate / self.alone / workers,
-            bound=self.bounds(case).bound,
+            speed_up=rate / alone,
+            efficiency=rate / alone / workers,
             path=step.path,
-            memory=self.memory(case),
-            **self._paid(case, rate),
+            cost_million=hourly / HOUR / rate * MILLION if hourly else None,
+            finish=finish,
+            cost=hourly / HOUR * finish if hourly and finish is not None else None,
+            **known,
         )
 
-    def _paid(self, case: Case, rate: float) -> dict[str, Any]:
-        """Time and cost at so many samples a second; a host that is partly used is paid whole."""
-        request, finish = self.request, None
-        hourly = case.workers * request.price
-        if request.host_price:
-            hourly = self.deployment.hosts(case.workers) * request.host_price
-        if request.epochs is not None:
-            finish = request.epochs * self._shards(case).steps_per_epoch * case.samples / rate
-        return {
-            "cost_million": hourly / HOUR / rate * MILLION if hourly else None,
-            "finish": finish,
-            "cost": hourly / HOUR * finish if hourly and finish is not None else None,
-        }
-
-    def _shards(self, case: Case) -> Shards:
+    def _shards(self, workers: int) -> Shards:
         assert self.epoch_samples is not None, "an epoch without a number of samples is refused"
-        whole = case.samples == case.batch * case.workers
-        sizes = (case.batch,) * case.workers if whole else (case.samples,)
+        share, samples = self.largest_share(workers), self.samples(workers)
+        sizes = (share,) * workers if samples == share * workers else (samples,)
         return Shards(samples=self.epoch_samples, batch_sizes=sizes, seed=0)
 
-    def setup(self, case: Case) -> Setup:
-        strategy, cost = build_strategy(case.strategy), self.cost(case.batch)
-        apart, traced = cost.step.compute, self.compute.trace(case.batch)
-        if self.profile is not None and not strategy.served:  # only a measured machine depends on it
-            apart *= observe(strategy, 2, apart).cycle
-        cluster = self.deployment.layout(case.workers, strategy.served, apart)
-        if strategy.served:
+    def setup(self, strategy: str, workers: int, jitter: float | None = None) -> Setup:
+        """``jitter`` is as requested or described, unless it is given."""
+        program, cost = build_strategy(strategy), self.cost(self.largest_share(workers))
+        apart = cost.step.compute
+        if self.profile is not None and not program.served:  # only a measured machine depends on it
+            apart *= observe(program, 2, apart).cycle
+        cluster = self.deployment.layout(workers, program.served, apart)
+        cluster = cluster.map_hosts(lambda host: replace(host, device=self.at_its_speed(host.device)))
+        if program.served:
             cluster = replace(cluster, cipher=(self.profile and self.profile.cipher) or CIPHER)
+        if jitter is None:
+            jitter = self.deployment.jitter if self.request.jitter is None else self.request.jitter
         # Without the recorded jitter, workers that do not wait for all others would stay in step. For workers that
         # wait for all, the wait is part of the measured contention.
-        drifts = strategy.served and strategy.staleness_bound != 0
-        setup = Setup(
-            strategy=case.strategy,
+        drifts = program.served and program.staleness_bound != 0
+        return Setup(
+            strategy=strategy,
             cluster=cluster,
             cost=cost,
-            shape=JobShape(
-                name=traced.name,
-                parameters=tuple(parameter.elements for parameter in traced.parameters),
-                dtype=traced.dtype,
-                buffers=traced.buffers,
-                train_samples=1,
-                test_samples=1,
-                compression=self._compression,
-            ),
+            shape=self.shape,
             collective=self.request.collective,
-            servers=case.servers,
-            jitter=case.jitter or (self.compute.jitter if drifts else 0.0),
+            servers=self.request.servers if program.served else 1,
+            jitter=jitter or (self.compute.jitter if drifts else 0.0),
         )
-        return apply_change(setup, case.change)
+
+    def at_its_speed(self, device: Device) -> Device:
+        """One of the catalogue is as fast as its sheet says; a stated speed multiplies."""
+        if device.sheet is None:
+            return device
+        there = replace(self.compute, device=roofline(self.request, device.sheet)).cost(self.batch)
+        speed = device.speed * self.cost(self.batch).step.compute / there.step.compute
+        return replace(device, speed=speed)
 
     @cached_property
-    def _compression(self) -> Compression:
-        codec = build_codec(self.request.codec)
-        if isinstance(codec, Identity):
-            return UNCOMPRESSED
-        traced = self.compute.trace(self.batch)
-        shapes = [parameter.shape for parameter in traced.parameters]
-        return compression_of(codec, shapes, traced.dtype, self.compute.timed(traced))
+    def shape(self) -> JobShape:
+        traced, codec = self.compute.trace(self.batch), build_codec(self.request.codec)
+        compression = UNCOMPRESSED
+        if not isinstance(codec, Identity):
+            shapes = [parameter.shape for parameter in traced.parameters]
+            compression = compression_of(codec, shapes, traced.dtype, self.compute.timed(traced))
+        return JobShape(
+            name=traced.name,
+            parameters=tuple(parameter.elements for parameter in traced.parameters),
+            dtype=traced.dtype,
+            buffers=traced.buffers,
+            train_samples=1,
+            test_samples=1,
+            compression=compression,
+        )
 
 
 def find_model(
     request: PredictRequest, like: PacelineModel | None = None, progress: Progress = lambda _: None
 ) -> PacelineModel:
     """Look everything up; ``like`` has traced the same subject, and computes alike where its device is the same."""
-    if like is None:
-        path = request.profile
-        profile = None if path is None else read_profile(path, str(torch.__version__))
-    else:
-        profile = like.profile
+    profile = like.profile if like else None
+    if like is None and request.profile is not None:
+        profile = read_profile(request.profile, str(torch.__version__))
     deployment = find_deployment(request, profile)
     subject = find_subject(request) if like is None else like.subject
     if request.times is None:  # a run says itself how it was trained
@@ -341,17 +305,16 @@ def find_model(
     else:
         traces = like.compute.traces if like else BatchTraces(lambda samples: trace(subject, samples))
         compute = find_compute(request, subject, profile, sheet, traces)
-    model = PacelineModel(
+    return PacelineModel(
         request=request,
         subject=subject,
         profile=profile,
         sheet=sheet,
         compute=compute,
         deployment=deployment,
-        memory_size=find_memory(request, profile, sheet),
+        device=find_memory(request, profile, sheet),
         progress=progress,
     )
-    return replace(model, deployment=at_their_speeds(request, deployment, compute, model.batch))
 
 
 def _find_sheet(request: PredictRequest, deployment: Deployment) -> DeviceSheet | None:

@@ -1,32 +1,17 @@
-"""Paleo's model (Qi et al., 2017) as a cost model: its cases are its schemes to sum gradients, and nothing overlaps."""
+"""Paleo's model (Qi et al., 2017) as a cost model: its strategies are ways to sum gradients, and nothing overlaps."""
 
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar
 
 from paceline.clusters.catalogue import find_device, find_network
-from paceline.costs.device import StepCost
 from paceline.costs.paleo import SCHEMES, Paleo, as_paleo, paleo_layers, paleo_step
 from paceline.errors import UsageError
-from paceline.studies.predict.model import Case, PacelineModel, Progress, find_model
-from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, StepBounds
+from paceline.studies.predict.model import PacelineModel, Progress, find_model
+from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, PredictionRow
 from paceline.studies.predict.request import USUAL_NETWORK, PredictRequest
 from paceline.units import show_rate
 
-SETTINGS = (
-    *(
-        "model",
-        "job",
-        "shape",
-        "classes",
-        "optimizer",
-        "device",
-        "network",
-        "workers",
-        "batch_size",
-        "scaling",
-    ),
-    *("cost_model", "ppp_comp", "ppp_comm"),
-)
+WHAT = ("model", "job", "shape", "classes", "optimizer", "batch_size", "scaling")
+SETTINGS = (*WHAT, "device", "network", "workers", "cost_model", "ppp_comp", "ppp_comm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +19,6 @@ class PaleoModel(PacelineModel):
     """One device a host, all on one network; it knows neither memory nor what bounds a step."""
 
     paleo: Paleo
-    name: ClassVar[str] = "paleo"
-    explains: ClassVar[bool] = False
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -50,20 +33,17 @@ class PaleoModel(PacelineModel):
             interval="none",
         )
 
-    def find_step(self, case: Case) -> PredictedStep:
-        trace = self.compute.traces.trace(case.batch)
-        breakdown = paleo_step(self.paleo, trace, case.workers, case.strategy)
-        return PredictedStep(breakdown=breakdown, sent=0.0, rate=case.workers * case.batch / breakdown.total)
+    def row(self, strategy: str, workers: int) -> PredictionRow:
+        step, alone = self._step(strategy, workers), self._step(strategy, 1)
+        return self._row(workers, step, alone.rate, low=step.seconds, high=step.seconds, bound="compute")
 
-    def find_bounds(self, case: Case) -> StepBounds:  # noqa: ARG002
-        return StepBounds()
-
-    def cost(self, batch: int) -> StepCost:
-        step = paleo_step(self.paleo, self.compute.traces.trace(batch))
-        return StepCost(samples=batch, step=step, ready=(), spread=0.0)
+    def _step(self, scheme: str, workers: int) -> PredictedStep:
+        batch = self.largest_share(workers)
+        breakdown = paleo_step(self.paleo, self.compute.trace(batch), workers, scheme)
+        return PredictedStep(breakdown=breakdown, sent=0.0, rate=workers * batch / breakdown.total)
 
     def modules(self) -> tuple[ModuleCost, ...]:
-        layers = paleo_layers(self.paleo, self.compute.traces.trace(self.batch))
+        layers = paleo_layers(self.paleo, self.compute.trace(self.batch))
         whole = sum(layer.forward + layer.backward for layer in layers)
         return tuple(
             ModuleCost(
@@ -77,9 +57,6 @@ class PaleoModel(PacelineModel):
             )
             for layer in layers
         )
-
-    def find_memory(self, case: Case) -> None:
-        """Not predicted."""
 
 
 def find_paleo_model(request: PredictRequest, progress: Progress) -> PaleoModel:
@@ -98,5 +75,5 @@ def find_paleo_model(request: PredictRequest, progress: Progress) -> PaleoModel:
         compute=1.0 if request.ppp_comp is None else request.ppp_comp,
         network=1.0 if request.ppp_comm is None else request.ppp_comm,
     )
-    model = request.model and as_paleo(request.model)
-    return PaleoModel(**vars(find_model(replace(request, model=model), progress=progress)), paleo=paleo)
+    found = find_model(replace(request, model=request.model and as_paleo(request.model)), progress=progress)
+    return PaleoModel(**{field.name: getattr(found, field.name) for field in fields(found)}, paleo=paleo)

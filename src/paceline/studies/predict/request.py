@@ -1,6 +1,7 @@
 """What a user asks for: names, counts and files, before any of them is looked up."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -116,12 +117,15 @@ class PredictRequest:
     def served(self) -> bool:
         return any(strategy.served for strategy in self.built)
 
-    def changed(self, setting: str, value: str) -> Self:
-        """The request with another value of one setting, by its name on the command line."""
-        if setting == "strategy":
-            return replace(self, strategies=(value,), servers=1)
-        changed: dict[str, Any] = {setting: int(value) if setting in ("batch_size", "servers") else value}
-        return replace(self, **changed)
+    def changed(self, settings: Iterable[tuple[str, str]]) -> Self:
+        """The request with other values of some settings, by their names on the command line."""
+        changes: dict[str, Any] = {}
+        for name, value in settings:
+            if name == "strategy":
+                changes |= {"strategies": (value,), "servers": 1}
+            else:
+                changes[name] = int(value) if name in ("batch_size", "servers") else value
+        return replace(self, **changes)
 
     def counts(self, most: int) -> tuple[int, ...]:
         fewest = most if self.workers is None else min(self.workers)

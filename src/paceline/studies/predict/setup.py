@@ -1,6 +1,6 @@
 """One strategy on one cluster, ready to be simulated, and what-ifs of it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp
 
@@ -21,7 +21,7 @@ from paceline.studies.predict.prediction import Where
 class Setup:
     strategy: str
     cluster: Cluster
-    cost: StepCost
+    cost: StepCost = field(hash=False)
     """A step of one worker alone on a device of speed 1."""
     shape: JobShape
     collective: str = NATIVE
@@ -40,6 +40,15 @@ class Setup:
     def server_hosts(self) -> tuple[int, ...]:
         """The host of each server, by its index in the cluster; none where the strategy has no servers."""
         return self.cluster.place_servers(self.servers) if self.program.served else ()
+
+    @cached_property
+    def server_groups(self) -> list[int]:
+        return [self.cluster.group_at(host) for host in self.server_hosts]
+
+    def apart(self) -> "Setup":
+        """With the hosts of servers as groups of their own, and links no faster than their processes encrypt."""
+        cluster, servers = self.cluster.split(self.server_hosts), self.server_hosts
+        return replace(self, cluster=cluster.encrypted(servers) if servers else cluster)
 
     @cached_property
     def pattern(self) -> ExchangePattern:
@@ -74,54 +83,41 @@ class Setup:
         return Prepared(settings=settings, job=shape, strategy=self.program)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """A what-if; every field is a factor, 1 where all is as described."""
+def with_link(setup: Setup, where: Where, *, bandwidth: float = 1.0, latency: float = 1.0) -> Setup:
+    """With so many times the bandwidth and the latency of every such link."""
 
-    compute: float = 1.0
-    transfers: float = 1.0
-    """Of the time of all transfers and of encryption."""
-    link: Where = "network"
-    bandwidth: float = 1.0
-    latency: float = 1.0
+    def changed(link: Link) -> Link:
+        return Link(bandwidth=link.bandwidth * bandwidth, latency=link.latency * latency)
+
+    def host_with(host: Host) -> Host:
+        if where == "network":
+            return replace(host, link=changed(host.link))
+        return replace(host, inside=changed(host.inside))
+
+    return replace(setup, cluster=setup.cluster.map_hosts(host_with))
 
 
-AS_DESCRIBED = Change()
-
-
-def apply_change(setup: Setup, change: Change) -> Setup:
-    def link(old: Link, where: Where) -> Link:
-        bandwidth, latency = (change.bandwidth, change.latency) if change.link == where else (1.0, 1.0)
-        return Link(
-            bandwidth=old.bandwidth * bandwidth / change.transfers,
-            latency=old.latency * latency * change.transfers,
-        )
-
-    def changed(host: Host) -> Host:
-        return replace(host, link=link(host.link, "network"), inside=link(host.inside, "inside"))
-
-    if change == AS_DESCRIBED:
-        return setup
-    cluster = setup.cluster.map_hosts(changed)
-    cluster = replace(cluster, cipher=cluster.cipher / change.transfers)
-    return replace(setup, cluster=cluster, cost=slower(setup.cost, change.compute))
+def with_slower(setup: Setup, *, compute: float = 1.0, transfers: float = 1.0) -> Setup:
+    """With computing, and all transfers and encryption, that take so many times as long."""
+    setup = replace(setup, cost=slower(setup.cost, compute))
+    for where in ("network", "inside"):
+        setup = with_link(setup, where, bandwidth=1 / transfers, latency=transfers)
+    return replace(setup, cluster=replace(setup.cluster, cipher=setup.cluster.cipher / transfers))
 
 
 def with_faster_servers(setup: Setup, factor: float) -> Setup:
     """With ``factor`` times the bandwidth of the servers' hosts and the rate of their updates."""
-    cluster = setup.cluster.split(setup.server_hosts)
-    servers = {cluster.group_at(place) for place in setup.server_hosts}
 
     def wider(link: Link) -> Link:
         return replace(link, bandwidth=link.bandwidth * factor)
 
-    groups = [
-        replace(group, host=replace(group.host, link=wider(group.host.link), inside=wider(group.host.inside)))
-        if index in servers
-        else group
-        for index, group in enumerate(cluster.groups)
-    ]
-    cluster = replace(cluster, groups=tuple(groups))
+    setup = setup.apart()
+    groups = list(setup.cluster.groups)
+    for index in {*setup.server_groups}:
+        host = groups[index].host
+        host = replace(host, link=wider(host.link), inside=wider(host.inside))
+        groups[index] = replace(groups[index], host=host)
+    cluster = replace(setup.cluster, groups=tuple(groups))
     return replace(setup, cluster=cluster, updating=setup.updating / factor)
 
 

@@ -1,18 +1,19 @@
 """The step of a worker in the long run by simulation: of one worker for each group of equal hosts, or of every one."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import ceil, inf
 from typing import NamedTuple
 
-from paceline.clusters.cluster import Cluster
-from paceline.costs.stated import StatedCosts, stated_costs
+import numpy as np
+
+from paceline.costs.stated import StatedCosts
 from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown, StepRecord
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.simulate import simulate
 from paceline.runtimes.virtual.simulation import Simulation
-from paceline.studies.predict.prediction import PredictedStep
+from paceline.studies.predict.prediction import Path, PredictedStep
 from paceline.studies.predict.setup import Setup
 
 PARTS = tuple(part.name for part in fields(StepBreakdown))
@@ -56,18 +57,12 @@ class StepSample(NamedTuple):
         return cls(tuple(seconds.values()), record.sent, record.samples, end, after, exchanged)
 
     @property
-    def seconds(self) -> float:
-        return sum(self.parts[:-1])
-
-    @property
     def computing(self) -> float:
         return sum(self.parts[PARTS.index(part)] for part in COMPUTING)
 
 
 WorkerSteps = Sequence[tuple[Sequence[StepSample], int]]
 """Steps of simulated workers, and how many workers each of them stands for."""
-Simulate = Callable[[int], WorkerSteps]
-"""From the number of steps a worker to all of them."""
 
 
 @dataclass
@@ -83,98 +78,83 @@ class StepSamples(SimulationRecorder):
 
 
 def by_groups(setup: Setup) -> PredictedStep:
-    if setup.program.served:
-        return _steady_step(_grouped(setup), setup, len(setup.paces))
-    return mean_step(cycles_by_groups(setup))
-
-
-def cycles_by_groups(setup: Setup) -> WorkerSteps:
-    return _whole_cycles(_grouped(setup), setup, len(setup.paces))
+    """Of one worker for each group of equal hosts; the hosts of servers are groups of their own."""
+    return _simulated_step(setup, "groups")
 
 
 def by_events(setup: Setup) -> PredictedStep:
-    cluster = replace(setup.cluster, times=replace(setup.times, jitter=setup.jitter))
-    workers = cluster.workers
-
-    def simulated(steps: int) -> WorkerSteps:
-        costs = stated_costs(cluster, (setup.cost.samples,) * workers, {}, setup.seed)
-        return _simulated(setup, cluster, costs, steps, [1] * workers)
-
-    if setup.program.served:
-        step = _steady_step(simulated, setup, workers)
-    else:
-        step = mean_step(_whole_cycles(simulated, setup, workers, setup.jitter))
-    return replace(step, path="events")
+    """Of every worker."""
+    return replace(_simulated_step(setup, "events"), path="events")
 
 
-def _grouped(setup: Setup) -> Simulate:
-    """Of one worker for each group of equal hosts; the hosts of servers are groups of their own."""
-    cluster = setup.cluster.split(setup.server_hosts)
-    if setup.server_hosts:
-        cluster = cluster.encrypted(setup.server_hosts)
-    places = [cluster.group_at(host) for host in setup.server_hosts]
-    counts = [group.workers for group in cluster.groups if group.workers]
-    setup = replace(setup, cluster=cluster)
-    costs = StatedCosts(
-        times=setup.times,
-        batch_sizes=(setup.cost.samples,) * len(counts),
-        speeds=setup.paces,
-        updating=setup.updating,
-        gradients=cluster.workers,
-    )
-    return lambda steps: _simulated(setup, cluster, costs, steps, counts, places)
+def _simulated_step(setup: Setup, path: Path) -> PredictedStep:
+    return _steady_step(setup, path) if setup.program.served else mean_step(whole_cycles(setup, path))
 
 
-def _simulated(
-    setup: Setup,
-    cluster: Cluster,
-    costs: StatedCosts,
-    steps: int,
-    counts: Sequence[int],
-    server_groups: Sequence[int] | None = None,
-) -> WorkerSteps:
+def _simulated(setup: Setup, steps: int, path: Path) -> WorkerSteps:
+    if path == "groups":
+        setup = replace(setup.apart(), jitter=0.0)
+    cluster = setup.cluster
+    groups = [group.workers for group in cluster.groups if group.workers]
+    counts, speeds = groups, setup.paces
+    if path == "events":
+        counts = [1] * cluster.workers
+        speeds = tuple(pace for pace, many in zip(setup.paces, groups, strict=True) for _ in range(many))
+    if steps * len(counts) > MOST:
+        raise UsageError(
+            f"strategy {setup.strategy!r} cannot be predicted here: {len(counts):,} workers would have to be simulated "
+            f"for {steps:,} steps each, and {MOST:,} steps is the limit; ask for fewer workers or a shorter period"
+        )
     samples, run = StepSamples(), setup.run(len(counts), steps)
-    simulate(Simulation(run, cluster, costs, gradients=False, recorder=samples, server_groups=server_groups))
+    costs = StatedCosts(
+        times=replace(setup.times, jitter=setup.jitter),
+        batch_sizes=run.settings.batch_sizes,
+        speeds=speeds,
+        seed=setup.seed,
+        updating=setup.updating,
+        gradients=cluster.workers if path == "groups" else None,
+    )
+    servers = setup.server_groups if path == "groups" else None
+    simulate(Simulation(run, cluster, costs, gradients=False, recorder=samples, server_groups=servers))
     return [(samples.steps[rank], count) for rank, count in enumerate(counts)]
 
 
-def mean_step(workers: Iterable[tuple[Sequence[StepSample], int]]) -> PredictedStep:
+def mean_step(workers: WorkerSteps) -> PredictedStep:
     """The mean step of many workers, weighted so that all workers' samples over the mean step are the rate."""
     steps = rate = sent = 0.0
-    shares = [0.0] * len(PARTS)
+    shares = np.zeros(len(PARTS))
     for taken, count in workers:
-        weight = count / sum(one.seconds for one in taken)
+        parts = np.sum([one.parts for one in taken], axis=0)
+        weight = count / float(parts[:-1].sum())  # hidden transfers are part of no sum
         steps += weight * len(taken)
         rate += weight * sum(one.samples for one in taken)
         sent += weight * sum(one.sent for one in taken)
-        for place in range(len(PARTS)):
-            shares[place] += weight * sum(one.parts[place] for one in taken)
-    breakdown = StepBreakdown(*(share / steps for share in shares))
+        shares += weight * parts
+    breakdown = StepBreakdown(*(shares / steps).tolist())
     return PredictedStep(breakdown=breakdown, sent=sent / steps, rate=rate)
 
 
-def _whole_cycles(simulated: Simulate, setup: Setup, workers: int, jitter: float = 0.0) -> WorkerSteps:
+def whole_cycles(setup: Setup, path: Path) -> WorkerSteps:
     """Whole cycles after the first one: one where workers do not vary, as many as a mean needs where they do."""
-    cycle = setup.pattern.cycle
-    times = ceil(min(512, max(64, DRAWS // workers)) / cycle) if jitter else 1
-    last = cycle * (1 + times)
-    _check_steps(last, workers, setup.strategy)
+    cycle, times = setup.pattern.cycle, 1
+    if setup.jitter and path == "events":
+        times = ceil(min(512, max(64, DRAWS // setup.cluster.workers)) / cycle)
     found = []
-    for steps, many in simulated(last):
+    for steps, many in _simulated(setup, cycle * (1 + times), path):
         ends = [place + 1 for place, one in enumerate(steps) if one.exchanged]
         found.append((steps[ends[0] : ends[-1]] if len(ends) > 1 else steps[cycle:], many))
     return found
 
 
-def _steady_step(simulated: Simulate, setup: Setup, workers: int) -> PredictedStep:
+def _steady_step(setup: Setup, path: Path) -> PredictedStep:
     """The mean step with servers: twice as many steps until two spans of the run are equally fast."""
     bound, jitter = setup.program.staleness_bound, setup.jitter
+    workers = setup.cluster.workers if path == "events" else len(setup.paces)
     steps = SERVED * (1 + int(min(7, bound))) if bound not in (None, inf) else SERVED
     if jitter:
         steps = max(steps, VARYING // (workers * setup.servers))
     while True:
-        _check_steps(steps, workers, setup.strategy)
-        found = simulated(steps)
+        found = _simulated(setup, steps, path)
         # The first worker to finish leaves the others more bandwidth: the run's end does not count.
         end = min(taken[-1].end for taken, _ in found)
         if jitter and (mean := _mean_between(found, end * 0.2, end * 0.95)) is not None:
@@ -191,11 +171,3 @@ def _mean_between(workers: WorkerSteps, begin: float, end: float) -> PredictedSt
     """The mean of the steps that ended between two times; None where a worker has too few."""
     found = [([one for one in steps if begin < one.end <= end], many) for steps, many in workers]
     return mean_step(found) if min(len(steps) for steps, _ in found) >= 4 else None
-
-
-def _check_steps(steps: int, workers: int, name: str) -> None:
-    if steps * workers > MOST:
-        raise UsageError(
-            f"strategy {name!r} cannot be predicted here: {workers:,} workers would have to be simulated for "
-            f"{steps:,} steps each, and {MOST:,} steps is the limit; ask for fewer workers or a shorter period"
-        )

@@ -6,14 +6,7 @@ from paceline.costs.device import UNCOMPRESSED
 from paceline.strategies.base import SyncPoint
 from paceline.studies.predict.approximation import approximate_bounded, approximate_rounds, by_slowest
 from paceline.studies.predict.prediction import Bound, PredictedStep, StepBounds, Where
-from paceline.studies.predict.setup import (
-    Change,
-    Setup,
-    apply_change,
-    slower,
-    with_even_workers,
-    with_faster_servers,
-)
+from paceline.studies.predict.setup import Setup, slower, with_even_workers, with_faster_servers, with_link
 from paceline.studies.predict.simulation import by_events, by_groups
 
 WITH_ONE, WITH_SEVERAL = 64, 16
@@ -38,8 +31,6 @@ def predict_step(setup: Setup) -> PredictedStep:
 def acts_in_step(setup: Setup) -> bool:
     """Whether all workers of a group do the same at the same time, so that one of them can stand for all."""
     strategy = setup.program
-    if _leaves(setup):
-        return False
     if strategy.served:
         # What a server spends on each message depends on the order in which they arrive.
         return strategy.staleness_bound == 0 and not setup.times.serve
@@ -54,13 +45,9 @@ def _without_events(setup: Setup) -> PredictedStep | None:
         if not setup.jitter:
             return by_groups(setup)
         return approximate_rounds(setup) if strategy.served else by_slowest(setup)
-    if not strategy.served or strategy.staleness_bound is None or _leaves(setup):
+    if not strategy.served or strategy.staleness_bound is None:
         return None
     return approximate_bounded(setup)
-
-
-def _leaves(setup: Setup) -> bool:
-    return any(group.host.churn for group in setup.cluster.groups)
 
 
 def find_bounds(setup: Setup) -> StepBounds:
@@ -78,8 +65,8 @@ def find_bounds(setup: Setup) -> StepBounds:
 
     links: dict[Where, dict[Bound, float]] = {
         where: {
-            "bandwidth": gain(apply_change(setup, Change(link=where, bandwidth=2.0))),
-            "latency": gain(apply_change(setup, Change(link=where, latency=0.5))),
+            "bandwidth": gain(with_link(setup, where, bandwidth=2.0)),
+            "latency": gain(with_link(setup, where, latency=0.5)),
         }
         for where in _links_in_use(setup)
     }
