@@ -76,7 +76,7 @@ def row(cell: request.Cell) -> str:
     )
 
 
-def conclusion(cells: Sequence[request.Cell], ending: request.Ending) -> str:
+def conclusion(cells: Sequence[request.Cell], ending: request.BenchEnding) -> str:
     if ending == "interrupted":
         return f"interrupted after {len(cells)} rows"
     if wrong := [f"{cell.what} at {show_bytes(cell.size)}" for cell in cells if not cell.right]:

@@ -14,7 +14,7 @@ from paceline.studies.predict.prediction import (
     Prediction,
     PredictionRow,
     Reach,
-    Setting,
+    SettingValue,
     StrategyPrediction,
 )
 from paceline.units import show_bytes, show_rate, show_seconds
@@ -221,7 +221,7 @@ def _gathering(found: GatheringCodec) -> str:
     )
 
 
-def typed(*settings: Setting) -> str:
+def typed(*settings: SettingValue) -> str:
     """Settings as they are typed on the command line."""
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings)
 
