@@ -17,7 +17,7 @@ DEFAULT_LINK = Link(bandwidth=1e9 / 8, latency=50e-6)
 NEAR = 0.86
 """How alike a name and one of the catalogue's must be to be taken for a slip: 'a1000' is, 'l40' for 'l40s' is not."""
 
-Network = Annotated[NetworkSheet, toml.Parsed(find_network, "it must be a name in quotes")]
+Network = Annotated[NetworkSheet, toml.TextParser(find_network, "it must be a name in quotes")]
 
 _STEP = ("data", "forward", "backward", "apply")
 _TIMES = (*_STEP, "evaluate", "checkpoint", "serve", "aggregate", "jitter")
