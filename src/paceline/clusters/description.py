@@ -37,10 +37,8 @@ def read_cluster(text: str) -> Cluster:
 
 
 def cluster_of(reader: toml.Reader, name: str) -> Cluster:
-    name, contention = (
-        reader.get("name", toml.Name, name),
-        reader.get("contention", tuple[toml.Factor, ...], ()),
-    )
+    name = reader.get("name", toml.Name, name)
+    contention = reader.get("contention", tuple[toml.Factor, ...], ())
     inside, times, hosts = reader.table("inside"), reader.table("times"), reader.tables("hosts")
     reader.finish()
     return _build(name, inside, times, hosts, "count", contention)
