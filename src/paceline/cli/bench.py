@@ -38,7 +38,7 @@ def collectives(
     """Measure all-reduces by every backend and schedule, beside what was predicted.
 
     First latency, bandwidth and the rate of reducing are measured, then every time is predicted from them, then all
-    sides are timed in turn, in the same processes, and their results checked. Two local workers by default. Under
+    backends are timed in turn, in the same processes, and their results checked. Two local workers by default. Under
     torchrun, or any launcher that sets its variables, each process is one worker. Exit code 3 if a result is wrong.
 
     Args:

@@ -17,7 +17,7 @@ DEFAULT_LINK = Link(bandwidth=1e9 / 8, latency=50e-6)
 NEAR = 0.86
 """How alike a name and one of the catalogue's must be to be taken for a slip: 'a1000' is, 'l40' for 'l40s' is not."""
 
-Network = Annotated[NetworkSheet, toml.Parsed(find_network, "it must be a name in quotes")]
+Network = Annotated[NetworkSheet, toml.TextParser(find_network, "it must be a name in quotes")]
 
 _STEP = ("data", "forward", "backward", "apply")
 _TIMES = (*_STEP, "evaluate", "checkpoint", "serve", "aggregate", "jitter")
@@ -37,10 +37,8 @@ def read_cluster(text: str) -> Cluster:
 
 
 def cluster_of(reader: toml.Reader, name: str) -> Cluster:
-    name, contention = (
-        reader.get("name", toml.Name, name),
-        reader.get("contention", tuple[toml.Factor, ...], ()),
-    )
+    name = reader.get("name", toml.Name, name)
+    contention = reader.get("contention", tuple[toml.Factor, ...], ())
     inside, times, hosts = reader.table("inside"), reader.table("times"), reader.tables("hosts")
     reader.finish()
     return _build(name, inside, times, hosts, "count", contention)

@@ -28,7 +28,7 @@ SLICE = 0.003
 """Seconds for which a worker has a core for itself, where it shares one, before it is another one's turn (Linux)."""
 
 
-def moment(apart: float) -> float:
+def short_contention_weight(apart: float) -> float:
     """How much workers that synchronise after ``apart`` seconds resemble those that do at once, 1, or never, 0.
 
     The others wait for a worker that has no core meanwhile. That costs in proportion while all is shorter than a slice;
@@ -72,7 +72,7 @@ class Profile:
         """How many times as long computing takes with 1, 2, 3... workers that synchronise every ``apart`` seconds."""
         if len(self.contention_short) != len(self.contention):
             return self.contention
-        part = moment(apart)
+        part = short_contention_weight(apart)
         pairs = zip(self.contention_short, self.contention, strict=True)
         return tuple(long + (short - long) * part for short, long in pairs)
 

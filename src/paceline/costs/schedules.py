@@ -110,6 +110,7 @@ class ScheduleTimer:
         places = np.concatenate(
             [row.places.start + np.minimum(np.arange(row.hosts), len(row.places) - 1) for row in self._rows]
         )
+        # Columns in the order of Topology.out_of, into, inside.
         busiest = np.zeros((places.max() + 1, 3))
         np.maximum.at(busiest, places, carried_chunks(self.schedule, self._counts).T)
         links = {link: chunks for link, chunks in enumerate(busiest.ravel().tolist()) if chunks}

@@ -21,7 +21,7 @@ from paceline.errors import UsageError
 from paceline.jobs.batches import Batch
 from paceline.jobs.data import DrawnData, TensorData
 from paceline.jobs.spec import ImageShape
-from paceline.specs.ranges import AtLeastOne, Checked, NotNegative, at_least
+from paceline.specs.ranges import AtLeastOne, NotNegative, RangeChecked, at_least
 
 FILES = Path(__file__).parent / "files"
 Labelled = tuple[Tensor, Tensor]
@@ -225,7 +225,7 @@ def _read_svhn(path: Path) -> Labelled:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Synthetic(Checked):
+class Synthetic(RangeChecked):
     """Made-up images of any shape: one smooth pattern a class, and noise."""
 
     shape: ImageShape = ImageShape((3, 32, 32))

@@ -189,7 +189,8 @@ class SystemSampler:
 
     def _sample(self) -> dict[str, Any]:
         then, *before = self._traffic
-        now, *after = self._traffic = (time.monotonic(), *_traffic())
+        self._traffic = (time.monotonic(), *_traffic())
+        now, *after = self._traffic
         sent, received = ((new - old) / max(now - then, 1e-6) for new, old in zip(after, before, strict=True))
         return {
             "time": round(self._since + now - self._begun, 3),

@@ -36,7 +36,7 @@ def out_of_range(value: Any, hint: Any) -> str:
     return next((f"out of range; it must be {one.rule}" for one in ranges if not one.holds(value)), "")
 
 
-class Checked:
+class RangeChecked:
     """A dataclass whose fields are held to their ranges when it is made."""
 
     def __post_init__(self) -> None:

@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from paceline.jobs.inputs import ImageInput
-from paceline.jobs.models.layers import after, chain, start_convolutions
-from paceline.specs.ranges import Checked
+from paceline.jobs.models.layers import chain, output_sides, start_convolutions
+from paceline.specs.ranges import RangeChecked
 
 Dense = Literal["linear", "convolution"]
 LayerTable = Sequence[tuple[str, int, int, int, int, int] | str]
@@ -52,10 +52,10 @@ def _layers(
             layers[name] = nn.Conv2d(ins, outs, kernel, stride, padding, groups=groups)
             relu = name.replace("conv", "relu") if "conv" in name else f"{name}-relu"
             layers[relu] = nn.ReLU(inplace=True)
-            ins, sides = outs, after(sides, kernel, stride, padding)
+            ins, sides = outs, output_sides(sides, kernel, stride, padding)
         elif row.startswith("pool"):
             layers[row] = nn.MaxPool2d(pool, stride=2)
-            sides = after(sides, pool, 2)
+            sides = output_sides(sides, pool, 2)
         elif row == "dropout":
             layers[row] = nn.Dropout(0.5)
         else:  # the paper's alpha of 1e-4 is a channel's; torch divides its own by the number of channels
@@ -96,7 +96,7 @@ class AlexNet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlexNetV2(Checked):
+class AlexNetV2(RangeChecked):
     """AlexNet of "one weird trick" (Krizhevsky, 2014), as TF-slim and Paleo have it."""
 
     dense: Dense = "convolution"
@@ -108,7 +108,7 @@ class AlexNetV2(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vgg16(Checked):
+class Vgg16(RangeChecked):
     """VGG-16 (Simonyan and Zisserman, 2015): nine tenths of its parameters are in the dense layers."""
 
     dense: Dense = "linear"

@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar
 from torch import nn
 
 from paceline.jobs.inputs import ImageInput
-from paceline.specs.ranges import AtLeastOne, Checked, at_least
+from paceline.specs.ranges import AtLeastOne, RangeChecked, at_least
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mlp(Checked):
+class Mlp(RangeChecked):
     """A multi-layer perceptron: every pixel to every unit."""
 
     hidden: AtLeastOne = 64
@@ -28,7 +28,7 @@ class Mlp(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cnn(Checked):
+class Cnn(RangeChecked):
     """The lean convolutional network: 6 and 16 filters of 5x5, 64 units."""
 
     first: AtLeastOne = 6

@@ -109,7 +109,11 @@ class VirtualCollectives:
     def _begin(self) -> None:
         workers, call = self._members, self._call
         self._joined, self._call, self._last_members = [], None, workers
-        transfers = call if type(call) is Transfers else self._plan(*call)
+        if isinstance(call, Transfers):
+            transfers = call
+        else:
+            _, size, element, _ = call
+            transfers = self._plan(workers[0].waits_for, size, element)
         last = max([worker.ended for worker in workers])
         # Many workers are equal: each pair of times is looked at once.
         backwards = {(worker.begun, worker.ended) for worker in workers}
@@ -120,12 +124,12 @@ class VirtualCollectives:
             partial(self._end, workers, transfers, last),
         )
 
-    def _plan(self, kind: type, size: int, element: int, op: Any) -> Transfers:
-        if kind is AllReduce:
+    def _plan(self, effect: AllReduce | Broadcast, size: int, element: int) -> Transfers:
+        if isinstance(effect, AllReduce):
             return Transfers((self._price_all_reduce(size, element),), self._traffic(size, element))
         # A root that is gone is replaced by the first worker.
         count = len(self._members)
-        root = next((place for place, one in enumerate(self._members) if one.peer.rank == op), 0)
+        root = next((place for place, one in enumerate(self._members) if one.peer.rank == effect.root), 0)
         traffic = [broadcast_bytes(size, count, place, root) for place in range(count)]
         return Transfers((self._price_broadcast(size, 1),), traffic, root=root)
 

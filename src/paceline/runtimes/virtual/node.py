@@ -81,7 +81,8 @@ class StepLedger:
         self.times.count(record, self._seconds, self._hidden)
         if self._keep is not None and (record.spans or record.sent or record.received or record.is_step):
             record.step = clock
-            record.samples *= record.is_step
+            if not record.is_step:
+                record.samples = 0
             self._keep(record)
         self._open(clock)
 

@@ -19,7 +19,7 @@ from paceline.studies.predict.prediction import (
     BandwidthNeed,
     Bound,
     Findings,
-    Fit,
+    FittingChange,
     GatheringCodec,
     Knee,
     Limit,
@@ -259,7 +259,7 @@ class Finder:
             speed_up=rate / model.alone,
         )
 
-    def _fits(self) -> Iterator[Fit]:
+    def _fits(self) -> Iterator[FittingChange]:
         """For the most workers that do not fit: of each setting the first of use, and that of the largest batch."""
         memory = {count: self._model.memory(self._setup(count)) for count in self._model.workers}
         short = [count for count, found in memory.items() if not found.fits]
@@ -271,7 +271,7 @@ class Finder:
                 best = max(found, key=lambda one: one[0])
                 yield from [one for _, one in ([found[0]] if found[0][0] < best[0] else []) + [best]]
 
-    def _fit(self, setting: SettingValue | None, workers: int) -> tuple[int, Fit] | None:
+    def _fit(self, setting: SettingValue | None, workers: int) -> tuple[int, FittingChange] | None:
         """The change, with as large a batch as fits with memory to spare, up to the requested one; and the batch."""
         change = () if setting is None else (setting,)
         try:
@@ -290,7 +290,9 @@ class Finder:
             memory = model.memory(setup)
         assert memory.capacity is not None, "what does not fit is said of a known memory"
         rate = model.rate(setup)
-        fit = Fit(change=change, workers=workers, needed=memory.needed, capacity=memory.capacity, rate=rate)
+        fit = FittingChange(
+            change=change, workers=workers, needed=memory.needed, capacity=memory.capacity, rate=rate
+        )
         return model.batch, fit
 
     def _largest_batch(self, model: PacelineModel, setup: Setup, memory: Memory) -> int:

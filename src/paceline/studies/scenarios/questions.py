@@ -18,7 +18,7 @@ from paceline.studies.scenarios.scenario import Answer, Scenario
 if TYPE_CHECKING:
     from paceline.studies.predict import Prediction
 
-Few = Annotated[int, Meta(ge=0, le=1_000)]
+SmallCount = Annotated[int, Meta(ge=0, le=1_000)]
 """Of anything that is counted; the report draws far less, and says how much, once it has begun."""
 ELEMENT = 4
 
@@ -28,7 +28,7 @@ def read_request(scenario: Scenario) -> Answer:
     reader = scenario.reader.table("explain")
     reader.need('schedule = "ring"')
     values: Sequence[Sequence[float]] = reader.get("values", tuple[tuple[toml.Number, ...], ...], ())
-    hosts = reader.get("hosts", tuple[Few, ...], ())
+    hosts = reader.get("hosts", tuple[SmallCount, ...], ())
     request: Answer = {
         "schedule": reader.get("schedule", toml.Name, ""),
         "op": reader.get("op", toml.Name, "sum"),
@@ -36,7 +36,7 @@ def read_request(scenario: Scenario) -> Answer:
         "hosts": ",".join(map(str, hosts)),
         "seed": reader.get("seed", toml.WholeNumber, 0),
     }
-    request |= {key: reader.get(key, Few, 0) for key in ("workers", "length", "segments")}
+    request |= {key: reader.get(key, SmallCount, 0) for key in ("workers", "length", "segments")}
     scenario.finish(reader)
     return {key: value for key, value in request.items() if key in ("op", *reader.values)}
 
