@@ -17,7 +17,7 @@ from paceline.shm.segment import PAGE
 PIECE = 2**20
 """Bytes of a slot: small enough to stay in the cache between ranks, large enough that a barrier does not matter."""
 EXCHANGED = 512
-"""Bytes that a rank can give the others at a barrier."""
+"""Bytes that a rank can pass to the others at a barrier."""
 BUDGET = 2**18
 """Bytes of a message's slot between two ranks; with more ranks they become smaller."""
 SMALLEST = 2**12
@@ -77,7 +77,7 @@ class Mailbox:
             self._wait(_FILLED, lambda: self._filled() or bool(self._kept[tag]), "recv")
 
     def offer(self, tensor: Tensor, tag: int) -> bool:
-        """Receive if a message of that tag has begun to come in, and say so; those before it are kept."""
+        """Receive if a message of that tag has begun to arrive, and return whether; those before it are kept."""
         with self._lock:
             while not self._kept[tag]:
                 if not self._filled():
@@ -107,7 +107,7 @@ class Mailbox:
 
 
 class ArenaLayout:
-    """What lies where in the memory of so many ranks, in bytes from its start, behind the barrier's words."""
+    """Offsets in the memory that ``size`` ranks share, in bytes from its start, behind the barrier's words."""
 
     def __init__(self, size: int) -> None:
         self.calls = 2 * size * LINE
@@ -120,7 +120,7 @@ class SharedTensors:
     """Tensors in shared memory: a segment for each, in which every rank has a part, numbered alike on all ranks."""
 
     def __init__(self, rank: int, size: int, make: Callable[[int], mmap | None]) -> None:
-        """``make`` maps a new segment of so many bytes together with all other ranks; None where there is no room."""
+        """``make`` maps a new segment of a size in bytes together with all other ranks; None where memory is short."""
         self._rank, self._size, self._make = rank, size, make
         self._memories: list[tuple[Tensor, int]] = []
         self._numbers: dict[int, int] = {}
