@@ -32,7 +32,7 @@ from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.request import LiveOptions, ProcessTask
 from paceline.runtimes.live.worker.comm import join_group
 from paceline.runtimes.live.worker.start import run_worker
-from paceline.runtimes.settings import Every, Settings
+from paceline.runtimes.settings import Cadence, Settings
 
 CASES: dict[str, dict[str, Any]] = {
     "cnn": {
@@ -81,8 +81,8 @@ def ours(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
         job=spec,
         batch_sizes=(case["batch"],) * place.workers,
         iterations=case["steps"],
-        evaluate=Every(0),
-        checkpoint=Every(0),
+        evaluate=Cadence(0),
+        checkpoint=Cadence(0),
     )
     stamps = Stamps()
     # All workers of a host keep their records in one folder; a worker alone has one of its own.

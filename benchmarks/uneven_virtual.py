@@ -19,7 +19,7 @@ from paceline.clusters.description import read_cluster
 from paceline.costs.stated import stated_costs
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.prepare import prepare
-from paceline.runtimes.settings import Every, Settings
+from paceline.runtimes.settings import Cadence, Settings
 from paceline.runtimes.virtual.simulate import simulate
 from paceline.runtimes.virtual.simulation import Simulation
 
@@ -54,8 +54,8 @@ def attempt(strategy: str, turns: int, rate: float, seed: int, epochs: int) -> t
         seed=seed,
         slow=dict.fromkeys(range(WORKERS - 4, WORKERS), 4.0),
         slow_turns=turns,
-        evaluate=Every(6, "steps"),
-        checkpoint=Every(0),
+        evaluate=Cadence(6, "steps"),
+        checkpoint=Cadence(0),
     )
     cluster = read_cluster(CLUSTER)
     costs = stated_costs(cluster, settings.batch_sizes, settings.slow, seed, turns)

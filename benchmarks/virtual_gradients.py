@@ -20,7 +20,7 @@ from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.prepare import prepare_job
-from paceline.runtimes.settings import Every, Settings
+from paceline.runtimes.settings import Cadence, Settings
 from paceline.runtimes.virtual.simulate import simulate
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.strategies import build_strategy
@@ -45,8 +45,8 @@ def main() -> None:
         strategy=options.strategy,
         batch_sizes=(options.batch_size,) * options.workers,
         iterations=options.steps,
-        evaluate=Every.parse(options.evaluate, "--evaluate"),
-        checkpoint=Every(0),
+        evaluate=Cadence.parse(options.evaluate, "--evaluate"),
+        checkpoint=Cadence(0),
     )
     job = build_job(settings.job)
     bare_times, simulated_times = [], []

@@ -17,7 +17,7 @@ from paceline.clusters.description import read_cluster
 from paceline.costs.stated import stated_costs
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.prepare import prepare_job
-from paceline.runtimes.settings import Every, Settings
+from paceline.runtimes.settings import Cadence, Settings
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
 from paceline.runtimes.virtual.simulation import Simulation
@@ -62,8 +62,8 @@ def measure(strategy: str, workers: int, steps: int) -> dict[str, float]:
         strategy=strategy,
         batch_sizes=(32,) * workers,
         iterations=steps,
-        evaluate=Every(0),
-        checkpoint=Every(0),
+        evaluate=Cadence(0),
+        checkpoint=Cadence(0),
     )
     costs = stated_costs(cluster, settings.batch_sizes, {})
     begun, busy = time.perf_counter(), time.process_time()

@@ -255,9 +255,9 @@ def test_the_front_door_knows_it(tmp_path):
 def test_importing_torch_leaves_the_collector_as_it_was():
     """Frozen once, where torch comes in; not in a process that has it already, whose garbage would stay."""
     code = (
-        "import gc\nfrom paceline.cli.importing import without_collecting\n"
-        "with without_collecting():\n    import torch\n    assert not gc.isenabled()\n"
+        "import gc\nfrom paceline.cli.importing import gc_paused\n"
+        "with gc_paused():\n    import torch\n    assert not gc.isenabled()\n"
         "assert gc.isenabled()\nfrozen = gc.get_freeze_count()\nassert frozen > 10_000\n"
-        "with without_collecting():\n    assert gc.isenabled()\nassert gc.get_freeze_count() == frozen\n"
+        "with gc_paused():\n    assert gc.isenabled()\nassert gc.get_freeze_count() == frozen\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,9 +14,11 @@ from paceline import Job, TensorData
 from paceline.costs.device import StepCost, accumulated
 from paceline.errors import UsageError
 from paceline.jobs.build import checked_job
+from paceline.jobs.datasets import Synthetic
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.sharding import Shards
 from paceline.records.spans import StepBreakdown
+from paceline.runtimes import loading
 from paceline.runtimes.replica import ParameterShard, Replica, check_divisible
 
 CPU = torch.device("cpu")
@@ -131,6 +133,15 @@ def test_evaluation_scores_every_sample_once_with_any_loss(processes: int) -> No
     replica = Replica(around, Shards(30, (5,), 1), 0, 1, CPU)
     with pytest.raises(UsageError, match="does not call the model itself"):
         replica.evaluate(replica.flat.params, replica.buffers, 0, 1)
+
+
+def test_synthetic_data_has_the_fast_path_of_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch would cost eight times as much, and checkpoints of older versions could not be resumed."""
+    data = Synthetic(train=20).load(None).train
+    assert Replica(job(train=data), Shards(20, (5,), 1), 0, 1, CPU).rng.keys() == {"torch"}
+    monkeypatch.delattr(loading, "AllStreams")
+    (batch,) = loading.load(data, [loading.Request([3, 4], seed=1)], 0)
+    assert batch[1].tolist() == data.take(torch.tensor([3, 4]))[1].tolist()
 
 
 def test_without_test_data_only_training_is_counted() -> None:

@@ -14,7 +14,7 @@ from paceline.clusters.profile import LinkFit, Profile, write_profile
 from paceline.errors import UsageError
 from paceline.records.load import usable_cores
 from paceline.runtimes.live.request import LiveOptions
-from paceline.runtimes.threads import HostRoom, too_many, usual_threads
+from paceline.runtimes.threads import HostCapacity, too_many, usual_threads
 from paceline.studies.calibrate.device import check_threads
 from paceline.studies.calibrate.links import check_profile
 from paceline.studies.calibrate.record import plain_device
@@ -41,13 +41,13 @@ def test_the_usual_number_is_one_or_the_users_own(monkeypatch: pytest.MonkeyPatc
 def test_a_room_is_as_many_workers_as_have_cores_or_were_measured() -> None:
     assert not too_many(2, 1, 2)
     assert too_many(1, 4, 2) == "1 worker x 4 threads do not fit in 2 cores"
-    room = HostRoom(source="a run", threads=2, cores=4)
+    room = HostCapacity(source="a run", threads=2, cores=4)
     room.check(2, "--workers 2")
     with pytest.raises(
         UsageError, match=r"--workers 3: 3 workers x 2 threads do not fit in 4 cores of the host of a run"
     ):
         room.check(3, "--workers 3")
-    HostRoom(source="a run", threads=1, cores=2, measured=4).check(4, "--workers 4")
+    HostCapacity(source="a run", threads=1, cores=2, measured=4).check(4, "--workers 4")
 
 
 def profile(threads: int) -> Profile:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.jobs.spec import JobSpec
-from paceline.runtimes.settings import DueActions, Every, Settings, Triggers
+from paceline.runtimes.settings import Cadence, DueActions, Settings, Triggers
 
 
 def triggers(steps_per_epoch=10, **options):
@@ -12,7 +12,7 @@ def triggers(steps_per_epoch=10, **options):
 
 
 def test_dates_of_a_short_run():
-    dates = triggers(epochs=2, evaluate=Every(1), checkpoint=Every(15, "steps"))
+    dates = triggers(epochs=2, evaluate=Cadence(1), checkpoint=Cadence(15, "steps"))
     assert [dates.next(progress) for progress in (0, 9, 10, 15, 19)] == [10, 10, 15, 20, 20]
     assert dates.due(0, 10) == DueActions(evaluate=True, checkpoint=False, stop=False)
     assert dates.due(10, 15) == DueActions(evaluate=False, checkpoint=True, stop=False)
@@ -20,7 +20,7 @@ def test_dates_of_a_short_run():
 
 
 def test_never_is_never_even_at_the_end():
-    assert triggers(iterations=7, evaluate=Every(0), checkpoint=Every(0)).due(0, 7) == DueActions(
+    assert triggers(iterations=7, evaluate=Cadence(0), checkpoint=Cadence(0)).due(0, 7) == DueActions(
         False, False, True
     )
 
@@ -36,8 +36,8 @@ def test_whatever_the_jumps_each_date_is_kept_once(steps_per_epoch, last, evalua
     dates = triggers(
         steps_per_epoch,
         iterations=last,
-        evaluate=Every(evaluate, "steps"),
-        checkpoint=Every(checkpoint, "steps"),
+        evaluate=Cadence(evaluate, "steps"),
+        checkpoint=Cadence(checkpoint, "steps"),
     )
     progress = met = kept = 0
     for jump in jumps:

@@ -237,3 +237,10 @@ def test_a_dimension_that_is_not_there_is_refused(does: Callable[[torch.Tensor],
         pytest.raises(IndexError, match="out of range"),
     ):
         does(torch.empty(3, 4))
+
+
+@pytest.mark.parametrize("pool", [nn.MaxPool2d(2), nn.AvgPool2d(2)])
+def test_a_picture_without_a_batch_is_pooled_as_torch_pools_it(pool: nn.Module) -> None:
+    """Its channels would be taken for the batch, and a pool for eight times as much memory."""
+    with torch.device("meta"), OperatorRecorder(without_values):
+        assert pool(torch.empty(4, 8, 8)).shape == (4, 4, 4)

@@ -29,9 +29,9 @@ from paceline.runtimes.live.request import LiveOptions, ProcessTask
 from paceline.runtimes.live.worker.comm import join_group
 from paceline.runtimes.live.worker.guard import leave
 from paceline.runtimes.live.worker.start import run_worker
-from paceline.runtimes.settings import Every, Settings
+from paceline.runtimes.settings import Cadence, Settings
 
-STEPS_10 = Every(10, "steps")
+STEPS_10 = Cadence(10, "steps")
 
 
 def settings(path: str, **changes: Any) -> Settings:
@@ -54,14 +54,14 @@ SETTINGS = {
     "partial": settings("partial", strategy="all-reduce:bucket=1000,first_bucket=100", iterations=5),
     "period": settings("dropout", strategy="local-sgd:period=7"),
     "seconds": settings("dropout", strategy="local-sgd:period=0.01s"),
-    "stopped": settings("dropout", evaluate=Every(6, "steps"), checkpoint=Every(7, "steps")),
+    "stopped": settings("dropout", evaluate=Cadence(6, "steps"), checkpoint=Cadence(7, "steps")),
     "baton": settings(
         "dropout",
         iterations=1_000_000,
-        evaluate=Every(0),
-        checkpoint=Every(0),
+        evaluate=Cadence(0),
+        checkpoint=Cadence(0),
     ),
-    "killed": settings("dropout", strategy="local-sgd:period=5", checkpoint=Every(7, "steps")),
+    "killed": settings("dropout", strategy="local-sgd:period=5", checkpoint=Cadence(7, "steps")),
 }
 
 

@@ -31,7 +31,7 @@ from paceline.runtimes.live.worker.run import WorkerRun, seed_device
 from paceline.runtimes.live.worker.start import run_worker
 from paceline.runtimes.replica import stream_seed
 from paceline.runtimes.session import Position, Save
-from paceline.runtimes.settings import Every, Settings
+from paceline.runtimes.settings import Cadence, Settings
 from paceline.strategies.effects import BucketedMean
 
 
@@ -311,7 +311,7 @@ def run_alone(tmp_path: Path, iterations: int, resume: RunFolder | None = None) 
         job=JobSpec(path="engine_jobs:dropout"),
         iterations=iterations,
         batch_sizes=(8,),
-        checkpoint=Every(2, "steps"),
+        checkpoint=Cadence(2, "steps"),
     )
     run_worker(
         ProcessTask(

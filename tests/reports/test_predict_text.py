@@ -16,13 +16,13 @@ from paceline.studies.predict.prediction import (
     GatheringCodec,
     Knee,
     Limit,
+    LimitingLink,
     ModuleCost,
     Prediction,
     PredictionRow,
-    Reach,
     Speedup,
     StrategyPrediction,
-    Wire,
+    WorkerRange,
 )
 
 
@@ -48,12 +48,12 @@ def row(workers: int, step: float = 0.1, **more) -> PredictionRow:
     )
 
 
-WIRE = Wire(where="network", name="8 Gbit/s Ethernet", bandwidth=1e9, latency=20e-6)
+WIRE = LimitingLink(where="network", name="8 Gbit/s Ethernet", bandwidth=1e9, latency=20e-6)
 FOUND = Findings(
-    well=Reach(workers=3, searched=1000),
-    knee=Knee(reach=Reach(workers=2, searched=1000), bound="bandwidth", where="network", dip=None),
-    crossover=Reach(workers=66, searched=1000),
-    slower=Reach(workers=1, searched=64),
+    well=WorkerRange(workers=3, searched=1000),
+    knee=Knee(reach=WorkerRange(workers=2, searched=1000), bound="bandwidth", where="network", dip=None),
+    crossover=WorkerRange(workers=66, searched=1000),
+    slower=WorkerRange(workers=1, searched=64),
     limit=Limit(workers=4, bound="bandwidth", wire=WIRE, without=3.9),
     bandwidth=BandwidthNeed(workers=4, wire=WIRE, needed=2e9, left=0.001),
     helps=(Speedup(change=(("network", "50gbit"),), workers=4, gain=1.3, speed_up=2.3),),
@@ -114,23 +114,23 @@ WHY = "limited by the bandwidth of the network (8 Gbit/s Ethernet)"
     [
         (
             {1: 1, 2: 0.5},
-            {"slower": Reach(workers=2, searched=2)},
+            {"slower": WorkerRange(workers=2, searched=2)},
             f"Slower than one worker: 2 workers (0.50x); 4 workers are {WHY}.",
         ),
         (
             {2: 0.5},
-            {"slower": Reach(workers=32, searched=32)},
+            {"slower": WorkerRange(workers=32, searched=32)},
             f"Slower than one worker: 2 workers (0.50x); 4 workers are {WHY}; no number of workers up to 32 is faster.",
         ),
         (
             {1: 1, 2: 0.5, 4: 0.9, 8: 0.95},
-            {"slower": Reach(workers=11, searched=128)},
+            {"slower": WorkerRange(workers=11, searched=128)},
             f"Slower than one worker: 2 workers (0.50x), 4 workers (0.90x), 8 workers (0.95x); 4 workers are {WHY}; "
             "from 12 workers on it is faster.",
         ),
         (
             {2: 0.03, 4: 0.5, 8: 0.7, 16: 0.8, 32: 1.6},
-            {"slower": Reach(workers=19, searched=128)},
+            {"slower": WorkerRange(workers=19, searched=128)},
             f"Slower than one worker: 2 workers (0.03x) to 16 workers (0.80x); 4 workers are {WHY}; from 20 workers on "
             "it is faster; 32 workers are 1.60x as fast (5 % efficiency).",
         ),
@@ -142,18 +142,18 @@ WHY = "limited by the bandwidth of the network (8 Gbit/s Ethernet)"
         ),
         (
             {2: 1.9, 4: 3.6},
-            {"well": Reach(workers=99, searched=100)},
+            {"well": WorkerRange(workers=99, searched=100)},
             "Faster than one worker: 4 workers are 3.60x as fast (90 % efficiency).",
         ),
         (
             {2: 1.5},
-            {"well": Reach(workers=1, searched=9)},
+            {"well": WorkerRange(workers=1, searched=9)},
             "Faster than one worker: 2 workers are 1.50x as fast (75 % efficiency), "
             f"{WHY}; 80 % efficiency up to 1 worker.",
         ),
         (
             {2: 1.9, 4: 1.2},
-            {"well": Reach(workers=99, searched=100)},
+            {"well": WorkerRange(workers=99, searched=100)},
             "Faster than one worker: 4 workers are 1.20x as fast (30 % efficiency); fewer are faster: 2 workers are "
             "1.90x as fast (95 % efficiency); 4 workers are 0.63x as fast as 2.",
         ),
@@ -182,7 +182,9 @@ def test_the_answer_says_faster_or_slower_than_one_by_how_much_and_why(speed_ups
     ],
 )
 def test_the_limit_is_named_with_its_link(limit, says):
-    assert f"limited by {says}" in answered({1: 1, 2: 0.5}, limit=limit, slower=Reach(workers=2, searched=2))
+    assert f"limited by {says}" in answered(
+        {1: 1, 2: 0.5}, limit=limit, slower=WorkerRange(workers=2, searched=2)
+    )
 
 
 def test_the_heading_names_what_is_not_usual():
@@ -238,7 +240,10 @@ def test_several_strategies_get_one_table_and_a_verdict_by_ranges():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"crossover": Reach(workers=1000, searched=1000)}, "up to 1,000 workers computing takes longer"),
+        (
+            {"crossover": WorkerRange(workers=1000, searched=1000)},
+            "up to 1,000 workers computing takes longer",
+        ),
         (
             {"bandwidth": replace(FOUND.bandwidth, needed=None)},
             "no bandwidth makes 4 workers compute-bound (an unlimited one leaves 1",
@@ -248,19 +253,19 @@ def test_several_strategies_get_one_table_and_a_verdict_by_ranges():
             "4 Gbit/s makes 4 workers compute-bound; the network has 8 Gbit/s",
         ),
         (
-            {"knee": replace(FOUND.knee, reach=Reach(workers=0, searched=9))},
+            {"knee": replace(FOUND.knee, reach=WorkerRange(workers=0, searched=9))},
             "Knee: 1 worker; beyond it doubling gives less than 1.5x, limited by the bandwidth",
         ),
         (
-            {"knee": replace(FOUND.knee, reach=Reach(workers=9, searched=9))},
+            {"knee": replace(FOUND.knee, reach=WorkerRange(workers=9, searched=9))},
             "Knee: none up to 4 workers; doubling gives at least 1.5x.",
         ),
         (
-            {"knee": replace(FOUND.knee, reach=Reach(workers=60, searched=99))},
+            {"knee": replace(FOUND.knee, reach=WorkerRange(workers=60, searched=99))},
             "beyond what was asked it ends at 60 workers, limited by the bandwidth of the network.",
         ),
         (
-            {"knee": replace(FOUND.knee, reach=Reach(workers=7400, searched=99999))},
+            {"knee": replace(FOUND.knee, reach=WorkerRange(workers=7400, searched=99999))},
             "Knee: none up to 4 workers; doubling gives at least 1.5x.",
         ),
         ({"knee": replace(FOUND.knee, dip=1)}, "less also from 1 to 2"),
@@ -311,7 +316,7 @@ def test_the_picture_shows_knee_limit_and_one_worker_in_both_colours_and_tells_i
 
 
 def test_a_knee_beyond_what_is_shown_is_not_drawn():
-    far = replace(FOUND.knee, reach=Reach(workers=438, searched=1000))
+    far = replace(FOUND.knee, reach=WorkerRange(workers=438, searched=1000))
     series = replace(told().series[0], findings=replace(FOUND, knee=far))
     assert "knee" not in picture(told(series))
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.wire import encoding
-from paceline.runtimes.live.wire.encoding import Accepted, pack
+from paceline.runtimes.live.wire.encoding import AcceptedMessages, pack
 from paceline.runtimes.live.wire.messages import (
     KINDS,
     TO_SERVER,
@@ -30,7 +30,7 @@ from paceline.shm.segment import Handle
 from paceline.strategies.effects import Peer
 from paceline.strategies.messages import Leave, Model, Push
 
-ALL = Accepted(kinds=frozenset(KINDS), shard=torch.zeros(7))
+ALL = AcceptedMessages(kinds=frozenset(KINDS), shard=torch.zeros(7))
 REASONS = {
     "malformed",
     "out of range",
@@ -75,7 +75,7 @@ def messages() -> st.SearchStrategy[Any]:
     return st.sampled_from(KINDS).flatmap(of)
 
 
-def unpack(packet: Any, accepted: Accepted = ALL) -> Envelope:
+def unpack(packet: Any, accepted: AcceptedMessages = ALL) -> Envelope:
     """The message in a header and a body, as an end of a connection reads it."""
     header, body = packet
     envelope, memory = encoding.unpack(header, len(body), accepted, STRANGER)
@@ -140,7 +140,7 @@ def test_random_bytes_are_refused(header: bytes, body: bytes, marked: bool) -> N
 
 
 STRANGER = SimpleNamespace(peer=Peer("worker", -1), memory=None)
-NOTHING = Accepted(kinds=frozenset(), shard=torch.zeros(7))
+NOTHING = AcceptedMessages(kinds=frozenset(), shard=torch.zeros(7))
 
 
 def push(length: int, dtype: torch.dtype = torch.float32) -> Push:
@@ -223,6 +223,6 @@ def test_a_tensor_is_sent_from_where_it_lies() -> None:
 def test_a_tensor_is_received_where_it_is_wanted() -> None:
     landing = torch.zeros(7)
     model = Model(torch.arange(7.0), 1, 2, 3, 0.5)
-    envelope = unpack(pack(model), Accepted(kinds=TO_WORKER, shard=landing))
+    envelope = unpack(pack(model), AcceptedMessages(kinds=TO_WORKER, shard=landing))
     assert envelope.message.params is landing
     assert torch.equal(landing, model.params)

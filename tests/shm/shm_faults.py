@@ -172,7 +172,7 @@ def refusal(handle: segment.Handle) -> str:
     """What becomes of somebody who comes after all have mapped it."""
     try:
         segment.attach(handle, 1)
-    except segment.Foreign as error:
+    except segment.UntrustedSegment as error:
         return type(error).__name__
     return "mapped"
 

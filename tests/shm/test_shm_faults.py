@@ -87,7 +87,9 @@ def test_nothing_is_left_in_dev_shm_whenever_somebody_is_killed(facts: Facts) ->
 def test_the_memory_has_no_name_and_is_for_its_owner_only(facts: Facts) -> None:
     first, second = (result["value"] for result in facts["watched"]["ranks"])
     assert second["rights"] == ["0o600", "0o600"]
-    assert second["later"] == ["Foreign", "Foreign"], "nobody can join once all have mapped it"
+    assert second["later"] == ["UntrustedSegment", "UntrustedSegment"], (
+        "nobody can join once all have mapped it"
+    )
     for seen in (first, second):
         assert len(seen["mapped"]) == 2, "the group's memory, and the tensor's"
         assert all(name.startswith("/memfd:paceline-my_run_7") for name in seen["mapped"]), seen["mapped"]

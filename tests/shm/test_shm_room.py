@@ -110,7 +110,7 @@ def test_a_cgroups_limit_is_kept_to(limited: Path) -> None:
         segment.create("fits", 50_000_000)
         try:
             segment.create("does not", 400_000_000)
-        except segment.NoRoom as error:
+        except segment.SharedMemoryUnavailable as error:
             print(error)
     """
     done = subprocess.run([sys.executable, "-c", code, str(limited)], capture_output=True, text=True)

@@ -115,7 +115,7 @@ def check(read: Any) -> None:
         assert 0 < read.process <= 2**22
         assert 0 <= read.descriptor <= 2**30
         assert len(read.token) == segment.TOKEN
-        with pytest.raises((segment.Foreign, segment.NoRoom)):
+        with pytest.raises((segment.UntrustedSegment, segment.SharedMemoryUnavailable)):
             segment.attach(read, 9)
     elif isinstance(read, tuple):
         assert [type(one) for one in read] == [int, str]

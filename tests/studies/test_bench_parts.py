@@ -15,17 +15,17 @@ from paceline.errors import UsageError
 from paceline.reports.bench import BenchReport, conclusion, row, winners
 from paceline.runtimes.live.run_store import check_equal
 from paceline.shm.operations import OPERATIONS
-from paceline.studies.collectives.group import PERIOD, BenchGroup, Pattern, Side, worth_measuring
+from paceline.studies.collectives.group import PERIOD, BenchBackend, BenchGroup, Pattern, worth_measuring
 from paceline.studies.collectives.probe import AlphaBeta, PiecewiseAlphaBeta, ProbeResult, fit_line, predict
 from paceline.studies.collectives.request import (
+    BENCH_BACKENDS,
     DTYPES,
-    SIDES,
     SIZES,
+    BenchMeasurement,
     BenchPrediction,
     BenchRequest,
     BenchResult,
     BenchSettings,
-    Cell,
     parse_only,
     parse_sizes,
 )
@@ -151,11 +151,11 @@ def test_a_side_that_is_wrong_only_at_the_end_is_wrong():
             tensor[17] += 1
 
     buffer = torch.zeros(1_000)
-    sides = {"good": Side(buffer, lambda tensor: None), "late": Side(buffer, late)}
+    backends = {"good": BenchBackend(buffer, lambda tensor: None), "late": BenchBackend(buffer, late)}
     turns = []
     pattern = Pattern(find_operation("sum", torch.float32), torch.float32, 0, 1)
     predicted = {"good": 1.0, "late": 1.0}
-    cells = measure_size(asked, Alone(), pattern, sides, 4_000, predicted, turns.append)
+    cells = measure_size(asked, Alone(), pattern, backends, 4_000, predicted, turns.append)
     assert [(cell.what, cell.right, cell.repeats) for cell in cells] == [
         ("good", True, 5),
         ("late", False, 5),
@@ -164,7 +164,7 @@ def test_a_side_that_is_wrong_only_at_the_end_is_wrong():
     assert sorted(turns) == ["good"] * 5 + ["late"] * 5
 
 
-def cell(**changes) -> Cell:
+def cell(**changes) -> BenchMeasurement:
     values = {
         "what": "ring",
         "size": 10_000_000,
@@ -179,7 +179,7 @@ def cell(**changes) -> Cell:
         "measured_at": 0.0,
     }
     values |= changes
-    return Cell(**values, error=values["predicted"] / values["median"] - 1)
+    return BenchMeasurement(**values, error=values["predicted"] / values["median"] - 1)
 
 
 def test_rates_are_those_of_nccl_tests():
@@ -187,9 +187,9 @@ def test_rates_are_those_of_nccl_tests():
         workers = 4
 
     pattern = Pattern(find_operation("sum", torch.float32), torch.float32, 0, 1)
-    side = Side(torch.zeros(1_000_000), lambda tensor: None)
+    backend = BenchBackend(torch.zeros(1_000_000), lambda tensor: None)
     asked = BenchRequest(repeats=1)
-    (found,) = measure_size(asked, Four(), pattern, {"x": side}, 4_000_000, {"x": 1.0}, lambda words: None)
+    (found,) = measure_size(asked, Four(), pattern, {"x": backend}, 4_000_000, {"x": 1.0}, lambda words: None)
     assert found.algbw == 4_000_000 / found.median
     assert found.busbw == pytest.approx(found.algbw * 2 * 3 / 4)
 
@@ -289,8 +289,12 @@ def test_two_hosts_that_differ_are_told_the_setting():
 
 
 def test_shared_memory_is_measured_where_it_is_shared():
-    assert worth_measuring(SIDES, [2]) == SIDES
-    assert worth_measuring(SIDES, [2, 2]) == tuple(side for side in SIDES if side != "shm-elsewhere")
-    assert worth_measuring(SIDES, [1, 1]) == tuple(side for side in SIDES if not side.startswith("shm"))
+    assert worth_measuring(BENCH_BACKENDS, [2]) == BENCH_BACKENDS
+    assert worth_measuring(BENCH_BACKENDS, [2, 2]) == tuple(
+        backend for backend in BENCH_BACKENDS if backend != "shm-elsewhere"
+    )
+    assert worth_measuring(BENCH_BACKENDS, [1, 1]) == tuple(
+        backend for backend in BENCH_BACKENDS if not backend.startswith("shm")
+    )
     with pytest.raises(UsageError, match=r"^shm, shm-elsewhere: no two workers share memory here; "):
         worth_measuring(("shm", "shm-elsewhere"), [1, 1])

@@ -13,7 +13,7 @@ from paceline.costs.topology import Topology
 from paceline.errors import RunFailed, UsageError
 from paceline.records.servers import Entry, Received, Updated
 from paceline.records.spans import StepBreakdown
-from paceline.runtimes.settings import Every
+from paceline.runtimes.settings import Cadence
 
 SPECS = ("ps", "ps:backup=1", "ssp:staleness=2", "async", "async:every=3")
 INSTANT = Link(bandwidth=1e24, latency=0.0)
@@ -126,7 +126,7 @@ def test_any_company_comes_to_its_end_and_keeps_the_rules(seed: int) -> None:
     draw = random.Random(seed)
     spec, cluster, servers = SPECS[seed % len(SPECS)], company(draw), draw.choice([1, 1, 2])
     summary, kept = time_only(
-        cluster, strategy_name=spec, servers=servers, iterations=12, seed=seed, checkpoint=Every(5, "steps")
+        cluster, strategy_name=spec, servers=servers, iterations=12, seed=seed, checkpoint=Cadence(5, "steps")
     )
     assert summary.ending == "budget"
     assert summary.steps >= 12
@@ -198,7 +198,7 @@ def test_true_gradients_survive_company() -> None:
             company(draw),
             strategy_name=SPECS[seed % len(SPECS)],
             iterations=10,
-            evaluate=Every(2, "steps"),
+            evaluate=Cadence(2, "steps"),
         )
         assert summary.ending == "budget"
         assert kept.model is not None

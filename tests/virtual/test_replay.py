@@ -19,7 +19,7 @@ from paceline.records.folder import RunFolder
 from paceline.records.servers import Received, Updated
 from paceline.records.spans import StepBreakdown
 from paceline.records.tensors import read_tensors, write_tensors
-from paceline.runtimes.settings import Every, Settings
+from paceline.runtimes.settings import Cadence, Settings
 from paceline.runtimes.virtual.replay import Recording, read_recording, replay
 
 SPECS = ("async", "ssp:staleness=1", "ps:backup=1", "async:every=2.5,damped=true")
@@ -35,7 +35,7 @@ def uneven() -> Cluster:
 
 
 def recorded(cluster: Cluster, spec: str, servers: int = 1, **changes) -> tuple[Recording, Kept, Settings]:
-    changes = {"iterations": 14, "evaluate": Every(4, "steps"), "servers": servers} | changes
+    changes = {"iterations": 14, "evaluate": Cadence(4, "steps"), "servers": servers} | changes
     _, kept = with_gradients(make_job(random_model), cluster, strategy_name=spec, **changes)
     settings = settings_of(cluster.workers, strategy=spec, **changes)
     founders = tuple(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from virtual_helpers import (
-    Every,
+    Cadence,
     JobShape,
     make_cluster,
     make_job,
@@ -86,7 +86,7 @@ def test_local_sgd_by_seconds_weighs_by_samples_and_all_end_alike() -> None:
         make_cluster(3),
         iterations=24,
         slow={2: 3.0},
-        evaluate=Every(8, "steps"),
+        evaluate=Cadence(8, "steps"),
         strategy_name="local-sgd:period=12s",
     )
     steps = [total.steps for total in summary.totals]
@@ -99,7 +99,7 @@ def test_local_sgd_by_seconds_weighs_by_samples_and_all_end_alike() -> None:
 def test_evaluation_is_that_of_the_exported_model(strategy: str) -> None:
     job = make_job(random_model)
     summary, kept = with_gradients(
-        job, make_cluster(3), epochs=4, evaluate=Every(1), checkpoint=Every(2), strategy_name=strategy
+        job, make_cluster(3), epochs=4, evaluate=Cadence(1), checkpoint=Cadence(2), strategy_name=strategy
     )
     assert [row.epoch for row in kept.rows] == [1, 2, 3, 4]
     model = job.model().eval()
@@ -115,7 +115,7 @@ def test_evaluation_is_that_of_the_exported_model(strategy: str) -> None:
 
 def test_a_run_stops_at_its_target() -> None:
     summary, kept = with_gradients(
-        make_job(), make_cluster(2), epochs=50, evaluate=Every(1), target_accuracy=0.9
+        make_job(), make_cluster(2), epochs=50, evaluate=Cadence(1), target_accuracy=0.9
     )
     assert summary.ending == "target"
     assert summary.epochs < 50
@@ -126,7 +126,7 @@ def test_a_run_stops_at_its_target() -> None:
 
 def test_same_seed_same_bits() -> None:
     runs = [
-        with_gradients(make_job(random_model), make_cluster(3), epochs=2, evaluate=Every(1), seed=seed)
+        with_gradients(make_job(random_model), make_cluster(3), epochs=2, evaluate=Cadence(1), seed=seed)
         for seed in (5, 5, 6)
     ]
     (one, first), (two, second), (_, third) = runs

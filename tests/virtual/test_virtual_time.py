@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual_helpers import SHAPE, TIMES, Every, make_cluster, make_job, prepared_of, settings_of, time_only
+from virtual_helpers import SHAPE, TIMES, Cadence, make_cluster, make_job, prepared_of, settings_of, time_only
 
 from paceline.clusters.cluster import StepTimes
 from paceline.costs.stated import stated_costs
@@ -102,7 +102,7 @@ def test_a_step_without_samples_is_a_step_and_no_meeting() -> None:
     shape = JobShape(name="leftover", parameters=(10,), train_samples=65, test_samples=1)
     times = StepTimes(step=StepBreakdown(forward=1.0, backward=2.0), checkpoint=0.5)
     summary, kept = time_only(
-        make_cluster(2, times=times), shape, batch_sizes=(16, 16), epochs=2, checkpoint=Every(3, "steps")
+        make_cluster(2, times=times), shape, batch_sizes=(16, 16), epochs=2, checkpoint=Cadence(3, "steps")
     )
     assert [totals.steps for totals in summary.totals] == [6, 6]
     first, *records = kept.records[0]
@@ -128,7 +128,7 @@ def test_spans_follow_each_other_and_add_up(strategy: str) -> None:
         times=StepTimes(step=StepBreakdown(data=0.1, forward=1.0, backward=2.0, apply=0.3), jitter=0.2),
     )
     summary, kept = time_only(
-        cluster, iterations=20, slow={3: 1.5}, checkpoint=Every(7, "steps"), strategy_name=strategy
+        cluster, iterations=20, slow={3: 1.5}, checkpoint=Cadence(7, "steps"), strategy_name=strategy
     )
     ends = []
     for rank, totals in enumerate(summary.totals):
@@ -161,7 +161,7 @@ def test_without_gradients_there_is_no_model_to_keep() -> None:
 
 def test_a_checkpoint_takes_its_time_in_a_record_of_its_own() -> None:
     times = StepTimes(step=StepBreakdown(forward=1.0, backward=1.0), checkpoint=0.5)
-    summary, kept = time_only(make_cluster(2, times=times), iterations=4, checkpoint=Every(2, "steps"))
+    summary, kept = time_only(make_cluster(2, times=times), iterations=4, checkpoint=Cadence(2, "steps"))
     meetings = [record for record in kept.records[1] if not record.is_step][1:]
     assert [(record.step, record.spans[0].kind) for record in meetings] == [
         (2, "checkpoint"),
@@ -236,7 +236,7 @@ def test_what_cannot_be_simulated_is_refused() -> None:
     with pytest.raises(UsageError, match=r"a target accuracy of 0\.9 needs gradients"):
         time_only(make_cluster(2), target_accuracy=0.9)
     with pytest.raises(UsageError, match="an evaluation every 1 epochs needs gradients"):
-        time_only(make_cluster(2), evaluate=Every(1))
+        time_only(make_cluster(2), evaluate=Cadence(1))
     with pytest.raises(UsageError, match="2 workers contradict the cluster, which has 3"):
         time_only(make_cluster(3), batch_sizes=(8, 8))
     with pytest.raises(UsageError, match="does not say how long a step takes"):

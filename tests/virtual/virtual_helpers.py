@@ -16,7 +16,7 @@ from paceline.records.servers import Entry
 from paceline.records.spans import StepBreakdown, StepRecord
 from paceline.records.summary import Observer, Summary
 from paceline.runtimes.prepare import Prepared, prepare_job
-from paceline.runtimes.settings import Every, Settings
+from paceline.runtimes.settings import Cadence, Settings
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
@@ -26,7 +26,7 @@ from paceline.strategies.base import Strategy
 
 torch.set_num_threads(1)
 
-NEVER = Every(0)
+NEVER = Cadence(0)
 TIMES = StepTimes(step=StepBreakdown(data=0.5, forward=1.0, backward=2.0, apply=0.25))
 SHAPE = JobShape(name="shape", parameters=(600, 400), train_samples=800, test_samples=100)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Group, Parameter
 
-from paceline.cli.options import DEFAULT_WORKERS, PlaceOptions, run_workers, whole
+from paceline.cli.options import DEFAULT_WORKERS, PlaceOptions, Whole, run_workers
 
 if TYPE_CHECKING:
     from paceline.runtimes.live.heartbeat import Heartbeat
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 WHAT = Group("What is measured", sort_key=1)
 SHOWN = Group("What is shown", sort_key=5)
-
-Whole = Parameter(converter=whole)
 
 app = App(
     name="bench",
@@ -40,7 +38,7 @@ def collectives(
     """Measure all-reduces by every backend and schedule, beside what was predicted.
 
     First latency, bandwidth and the rate of reducing are measured, then every time is predicted from them, then all
-    sides are timed in turn, in the same processes, and their results checked. Two local workers by default. Under
+    backends are timed in turn, in the same processes, and their results checked. Two local workers by default. Under
     torchrun, or any launcher that sets its variables, each process is one worker. Exit code 3 if a result is wrong.
 
     Args:

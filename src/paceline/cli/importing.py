@@ -9,7 +9,7 @@ _BOOKKEEPING = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 
 
 @contextmanager
-def without_collecting() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Import torch and what needs it without looking for garbage, which takes a sixth of a short command's time.
 
     There is none among what modules define; it is set aside for good. Where torch is there already, nothing happens.
@@ -25,7 +25,7 @@ def without_collecting() -> Iterator[None]:
         gc.enable()
 
 
-def spare_compiler() -> None:
+def skip_compiler_import() -> None:
     """Let optimizers be made without torch's compiler, whose import takes a second and 90 MB.
 
     torch imports it to exempt their bookkeeping from compilation, and keeps the exempt method beside the plain one;

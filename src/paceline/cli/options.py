@@ -20,7 +20,7 @@ from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.secret import NEEDED, Secret
 from paceline.runtimes.live.signals import StopRequest
-from paceline.runtimes.settings import Every, Settings
+from paceline.runtimes.settings import Cadence, Settings
 from paceline.strategies import STRATEGIES
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class RunOptions:
         asked = given_for(Settings, self)
         for name in ("evaluate", "checkpoint"):
             if (cadence := getattr(self, f"{name}_every")) is not None:
-                asked[name] = Every.parse(cadence, f"--{name}-every")
+                asked[name] = Cadence.parse(cadence, f"--{name}-every")
         if self.iterations is None:
             asked.setdefault("epochs", DEFAULT_EPOCHS)
         asked |= {"job": self._job(), "slow": parse_slow(self.slow or [])}
@@ -250,7 +250,7 @@ class PlaceOptions:
 
 def run_workers(where: PlaceOptions, workers: int, task: WorkerTask) -> int:
     info = ProcessInfo.from_environment()
-    return start_workers(where, workers) if info is None else be_worker(where, info, task)
+    return start_workers(where, workers) if info is None else run_as_worker(where, info, task)
 
 
 def start_workers(where: PlaceOptions, workers: int) -> int:
@@ -262,7 +262,7 @@ def start_workers(where: PlaceOptions, workers: int) -> int:
     return launch_workers(where.plan(workers), main, sys.argv[1:])
 
 
-def be_worker(where: PlaceOptions, info: ProcessInfo, task: WorkerTask) -> int:
+def run_as_worker(where: PlaceOptions, info: ProcessInfo, task: WorkerTask) -> int:
     from paceline.runtimes.live.worker.guard import run_guarded
 
     if info.launch is None:

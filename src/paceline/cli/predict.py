@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from paceline.cli.importing import without_collecting
+from paceline.cli.importing import gc_paused
 from paceline.cli.options import AGREE, JOB, WHERE, given, whole
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
@@ -159,7 +159,7 @@ def predict(
         out: Write the whole prediction to this file, for a later comparison with what was measured.
         as_json: One JSON document instead of text.
     """
-    with without_collecting():
+    with gc_paused():
         from paceline.studies.predict import predict as predict_request
 
     request = (options or PredictOptions()).request(name)

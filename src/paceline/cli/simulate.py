@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from paceline.cli.importing import spare_compiler
+from paceline.cli.importing import skip_compiler_import
 from paceline.cli.options import (
     DEFAULT_WORKERS,
     JOB,
@@ -90,15 +90,15 @@ class ClusterOptions:
     def costs(self, cluster: Cluster, settings: Settings) -> StatedCosts:
         """How long things take there: as the cluster states it, or as a run was recorded."""
         from paceline.runtimes.config import check_same_job
-        from paceline.runtimes.threads import HostRoom
+        from paceline.runtimes.threads import HostCapacity
 
         sizes = settings.batch_sizes
         if self.times:
             recorded = RunFolder(self.times)
             step, samples, checkpoint = typical_step(recorded)
             check_same_job(recorded, settings)
-            if room := HostRoom.of_run(recorded):
-                room.check_hosts(cluster, f"--times {self.times}")
+            if capacity := HostCapacity.of_run(recorded):
+                capacity.check_hosts(cluster, f"--times {self.times}")
             cluster = replace(cluster, times=StepTimes(step=step, checkpoint=checkpoint))
             sizes = (samples,) * cluster.workers
         return stated_costs(cluster, sizes, settings.slow, settings.seed, settings.slow_turns)
@@ -169,7 +169,7 @@ def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
     from paceline.runtimes.virtual.simulate import simulate
     from paceline.runtimes.virtual.simulation import Simulation, check
 
-    spare_compiler()
+    skip_compiler_import()
     torch.set_num_threads(1)  # as a live worker's, so that sums come out alike to the last bit
     cluster = where.read()
     if not where.gradients and options.evaluate_every is None and options.target_accuracy is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from paceline.cli.importing import spare_compiler
+from paceline.cli.importing import skip_compiler_import
 from paceline.cli.options import (
     DEFAULT_WORKERS,
     RECORD,
@@ -155,7 +155,7 @@ def _launch(request: "TrainRequest", where: WhereOptions) -> int:
 def _run_process(request: "TrainRequest", where: WhereOptions, info: ProcessInfo) -> int:
     from paceline.runtimes.live.worker.start import run_process
 
-    spare_compiler()
+    skip_compiler_import()
     if info.launch is None:
         info = where.under_launcher(info.with_servers(request.servers()))
     return run_process(request, info)
@@ -171,7 +171,7 @@ def _join(
             )
     from paceline.runtimes.live.worker.start import join
 
-    spare_compiler()
+    skip_compiler_import()
     return join(run, where.secret_file, where.live(None), keep.runs, job=options.job, trust=resume.trust)
 
 

@@ -17,7 +17,7 @@ DEFAULT_LINK = Link(bandwidth=1e9 / 8, latency=50e-6)
 NEAR = 0.86
 """How alike a name and one of the catalogue's must be to be taken for a slip: 'a1000' is, 'l40' for 'l40s' is not."""
 
-Network = Annotated[NetworkSheet, toml.Parsed(find_network, "it must be a name in quotes")]
+Network = Annotated[NetworkSheet, toml.TextParser(find_network, "it must be a name in quotes")]
 
 _STEP = ("data", "forward", "backward", "apply")
 _TIMES = (*_STEP, "evaluate", "checkpoint", "serve", "aggregate", "jitter")
@@ -123,7 +123,7 @@ def _read_device(reader: toml.Reader) -> Device:
             raise UsageError(f"{place}: {error}; a name of your own needs its speed") from error
     return Device(
         name=name,
-        speed=reader.get("speed", toml.Positive, 1.0),
+        speed=reader.get("speed", toml.PositiveNumber, 1.0),
         reduce_seconds=1 / reader.get("reduce", toml.Rate, inf),
         sheet=sheet,
         memory=reader.get("memory", toml.Bytes, sheet.memory if sheet else 0.0),

@@ -16,24 +16,24 @@ from paceline.units import parse_bytes, parse_flops, parse_rate, parse_seconds
 T = TypeVar("T")
 
 
-class Parsed(NamedTuple):
+class TextParser(NamedTuple):
     """How text becomes a value, and what is said where there is no text."""
 
     parse: Callable[[str], Any]
     otherwise: str
 
 
-Seconds = Annotated[float, Parsed(parse_seconds, "write the unit, in quotes, for example '50 us'")]
-Rate = Annotated[float, Parsed(parse_rate, "write the unit, in quotes, for example '1 Gbit/s'")]
-Bytes = Annotated[float, Parsed(parse_bytes, "write the unit, in quotes, for example '25 MiB'")]
-Flops = Annotated[float, Parsed(parse_flops, "write the unit, in quotes, for example '1.87 TFLOP/s'")]
+Seconds = Annotated[float, TextParser(parse_seconds, "write the unit, in quotes, for example '50 us'")]
+Rate = Annotated[float, TextParser(parse_rate, "write the unit, in quotes, for example '1 Gbit/s'")]
+Bytes = Annotated[float, TextParser(parse_bytes, "write the unit, in quotes, for example '25 MiB'")]
+Flops = Annotated[float, TextParser(parse_flops, "write the unit, in quotes, for example '1.87 TFLOP/s'")]
 
 MOST = 10**15
 """The largest whole number that a description may state: larger ones are not exact in what is computed of them."""
-Whole = Annotated[int, Meta(ge=0, le=MOST)]
+WholeNumber = Annotated[int, Meta(ge=0, le=MOST)]
 Count = Annotated[int, Meta(ge=1, le=MOST)]
 Number = Annotated[float, Meta(description="a number, for example 1.5")]
-Positive = Annotated[float, Meta(gt=0, le=1e300, description="a number, more than 0, for example 1.5")]
+PositiveNumber = Annotated[float, Meta(gt=0, le=1e300, description="a number, more than 0, for example 1.5")]
 Factor = Annotated[
     float,
     Meta(ge=1, le=1e300, description="a number, 1 or more: workers that share a host never compute faster"),
@@ -123,7 +123,7 @@ class Reader:
         if get_origin(kind) is Literal:
             kind = Annotated[kind, Meta(description=" or ".join(get_args(kind)))]
         rule = get_args(kind)[1]
-        if isinstance(rule, Parsed):
+        if isinstance(rule, TextParser):
             return self._parse(key, value, rule)
         try:
             return msgspec.convert(value, kind, strict=False)
@@ -141,7 +141,7 @@ class Reader:
             raise self.wrong(key, value, "it must be a list, in square brackets")
         return tuple(self._read(f"{key}[{place}]", one, kind) for place, one in enumerate(found))
 
-    def _parse(self, key: str, value: Any, rule: Parsed) -> Any:
+    def _parse(self, key: str, value: Any, rule: TextParser) -> Any:
         if not isinstance(value, str):
             raise self.wrong(key, value, rule.otherwise)
         try:

@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from paceline.codecs.base import Message, elements
-from paceline.specs.ranges import Checked, NotNegative, Ratio, from_1_to
+from paceline.specs.ranges import NotNegative, RangeChecked, Ratio, from_1_to
 
 LEVELS, BITS = 127, 8
 INDEX_BYTES, MOST_INDEXED = 4, 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
-class Half(Checked):
+class Half(RangeChecked):
     """Send every number in 16 bits."""
 
     format: Literal["bf16", "fp16"] = "bf16"
@@ -35,7 +35,7 @@ class Half(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Int8(Checked):
+class Int8(RangeChecked):
     """Round numbers at random to 127 levels of their block's largest, unbiased (QSGD; Alistarh et al., 2017)."""
 
     block: Annotated[int, from_1_to(2**24)] = 2048
@@ -89,31 +89,31 @@ def _kept(count: int, ratio: float) -> int:
     return min(count, max(1, round(ratio * count)))
 
 
-def _scatter(places: Tensor, values: Tensor, shape: Sequence[int]) -> Tensor:
+def _scatter(indices: Tensor, values: Tensor, shape: Sequence[int]) -> Tensor:
     flat = values.new_zeros(prod(shape))
-    return flat.scatter_(0, places.long(), values).reshape(tuple(shape))
+    return flat.scatter_(0, indices.long(), values).reshape(tuple(shape))
 
 
-class _WithPlaces(Checked):
-    """Values and their places; those of different workers are elsewhere, so messages do not add."""
+class _Sparse(RangeChecked):
+    """Values and their indices; those of different workers are elsewhere, so messages do not add."""
 
     sums: ClassVar[bool] = False
 
-    def _message(self, flat: Tensor, places: Tensor) -> Message:
+    def _message(self, flat: Tensor, indices: Tensor) -> Message:
         if flat.numel() > MOST_INDEXED:
             raise ValueError(
-                f"a tensor of {flat.numel():,} numbers is too large to send places; cut it to {MOST_INDEXED:,}"
+                f"a tensor of {flat.numel():,} numbers is too large to send indices; cut it to {MOST_INDEXED:,}"
             )
-        return flat[places], places.to(torch.int32)
+        return flat[indices], indices.to(torch.int32)
 
     def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
-        values, places = message
-        return _scatter(places, values, shape)
+        values, indices = message
+        return _scatter(indices, values, shape)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopK(_WithPlaces):
-    """Send the largest numbers and their places (Aji and Heafield, 2017)."""
+class TopK(_Sparse):
+    """Send the largest numbers and their indices (Aji and Heafield, 2017)."""
 
     ratio: Ratio = 0.01
     """Part of the numbers that is sent; less is fewer bytes and more error to feed back."""
@@ -127,8 +127,8 @@ class TopK(_WithPlaces):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Threshold(_WithPlaces):
-    """Send the numbers whose size is at least a bound, and their places (Strom, 2015)."""
+class Threshold(_Sparse):
+    """Send the numbers whose size is at least a bound, and their indices (Strom, 2015)."""
 
     bound: NotNegative = 0.001
     """The size from which a number is sent; higher is fewer bytes and more error to feed back."""
@@ -139,37 +139,37 @@ class Threshold(_WithPlaces):
         flat = tensor.reshape(-1)
         above = flat.abs() >= self.bound
         if flat.is_meta:  # only data can tell how many there are
-            places = torch.empty(_kept(flat.numel(), self.density), dtype=torch.long, device="meta")
+            indices = torch.empty(_kept(flat.numel(), self.density), dtype=torch.long, device="meta")
         else:
-            places = above.nonzero().view(-1)
-        return self._message(flat, places)
+            indices = above.nonzero().view(-1)
+        return self._message(flat, indices)
 
     def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
         return _kept(elements(shapes), self.density) * (element + INDEX_BYTES)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomK(Checked):
-    """Send numbers at places that a seed decides, the same for all workers, so that they add (Stich et al., 2018)."""
+class RandomK(RangeChecked):
+    """Send numbers at indices that a seed decides, the same for all workers, so that they add (Stich et al., 2018)."""
 
     ratio: Ratio = 0.01
     """Part of the numbers that is sent; less is fewer bytes and more error to feed back."""
     seed: int = 0
-    """Decides the places; workers must agree on it, and change it from step to step."""
+    """Decides the indices; workers must agree on it, and change it from step to step."""
     sums: ClassVar[bool] = True
 
     def encode(self, tensor: Tensor) -> Message:
         flat = tensor.reshape(-1)
-        return (flat[self._places(flat.numel(), flat.device)],)
+        return (flat[self._indices(flat.numel(), flat.device)],)
 
     def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
-        return _scatter(self._places(prod(shape), message[0].device), message[0], shape)
+        return _scatter(self._indices(prod(shape), message[0].device), message[0], shape)
 
     def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
         return _kept(elements(shapes), self.ratio) * element
 
-    def _places(self, count: int, device: torch.device) -> Tensor:
-        """Distinct places, from a generator of its own, so that no other random number changes."""
+    def _indices(self, count: int, device: torch.device) -> Tensor:
+        """Distinct indices, from a generator of its own, so that no other random number changes."""
         if device.type == "meta":
             return torch.randperm(count, device=device)[: _kept(count, self.ratio)]
         drawn = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed))
@@ -177,7 +177,7 @@ class RandomK(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PowerSGD(Checked):
+class PowerSGD(RangeChecked):
     """Send a matrix as the product of two thin ones, by one step of power iteration (Vogels et al., 2019)."""
 
     rank: Annotated[int, from_1_to(4096)] = 4

@@ -53,6 +53,10 @@ class DrawnData:
         return self._data.take(indices)
 
 
+IN_MEMORY = (TensorData, DrawnData)
+"""Data whose batches draw no random numbers."""
+
+
 class DatasetData:
     """A map-style data set, with a length and samples by index, batched as torch's own loader does it."""
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 from torch import Tensor, nn, optim
 
 from paceline.jobs.spec import Epochs
-from paceline.specs.ranges import Checked, Fraction, NotNegative, Positive
+from paceline.specs.ranges import Fraction, NotNegative, Positive, RangeChecked
 
 ELEMENTWISE: frozenset[type[optim.Optimizer]] = frozenset(
     {optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.RMSprop, optim.Adagrad, optim.Adamax}
@@ -34,7 +34,7 @@ def clip_norm_(grad: Tensor, most: float | None) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sgd(Checked):
+class Sgd(RangeChecked):
     """Stochastic gradient descent with momentum."""
 
     lr: Positive = 0.05
@@ -58,7 +58,7 @@ class Sgd(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adam(Checked):
+class Adam(RangeChecked):
     """Adam (Kingma and Ba, 2015)."""
 
     lr: Positive = 0.001
@@ -90,7 +90,7 @@ class AdamW(Adam):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Warmup(Checked):
+class Warmup(RangeChecked):
     """Every schedule may begin with a gradual warm-up (Goyal et al., 2017), a straight line to 1."""
 
     warmup: NotNegative = 0.0

@@ -62,11 +62,11 @@ def header(settings: request.BenchSettings) -> list[str]:
         f"all-reduce ({asked.op}) of {asked.dtype}, {settings.workers} workers on "
         f"{'one host' if hosts == 1 else f'{hosts} hosts'}; "
         f"torch {settings.torch}, {counted(settings.threads, 'thread')} a worker",
-        f"{calls}, all sides in turn; time is the slowest worker's: the median, and the quartiles (low .. high)",
+        f"{calls}, all backends in turn; time is the slowest worker's: the median, and the quartiles (low .. high)",
     ]
 
 
-def row(cell: request.Cell) -> str:
+def row(cell: request.BenchMeasurement) -> str:
     spread = f"{show_seconds(cell.low)} .. {show_seconds(cell.high)}"
     algbw, busbw = (f"{show_bytes(rate)}/s" for rate in (cell.algbw, cell.busbw))
     return (
@@ -76,7 +76,7 @@ def row(cell: request.Cell) -> str:
     )
 
 
-def conclusion(cells: Sequence[request.Cell], ending: request.Ending) -> str:
+def conclusion(cells: Sequence[request.BenchMeasurement], ending: request.BenchEnding) -> str:
     if ending == "interrupted":
         return f"interrupted after {len(cells)} rows"
     if wrong := [f"{cell.what} at {show_bytes(cell.size)}" for cell in cells if not cell.right]:
@@ -87,7 +87,7 @@ def conclusion(cells: Sequence[request.Cell], ending: request.Ending) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Winner:
-    """The fastest side at one size, among those whose result was right."""
+    """The fastest backend at one size, among those whose result was right."""
 
     size: int
     what: str
@@ -108,12 +108,12 @@ class Winner:
         return text
 
 
-def winners(cells: Sequence[request.Cell]) -> list[Winner]:
+def winners(cells: Sequence[request.BenchMeasurement]) -> list[Winner]:
     right = (cell for cell in cells if cell.right)
     return [_winner(list(some)) for _, some in groupby(right, key=attrgetter("size"))]
 
 
-def _winner(cells: list[request.Cell]) -> Winner:
+def _winner(cells: list[request.BenchMeasurement]) -> Winner:
     seconds = attrgetter("median")
     best = min(cells, key=seconds)
     gloo = next((cell for cell in cells if cell.what == request.GLOO and cell is not best), None)

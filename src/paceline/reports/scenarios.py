@@ -40,7 +40,7 @@ def trimmed(value: float) -> str:
     return "0" if text == "-0" else text
 
 
-def three(value: float) -> str:
+def three_figures(value: float) -> str:
     """Three figures, zeros included: "0.940", "1.90"."""
     return f"{value:#.3g}".removesuffix(".")
 
@@ -116,7 +116,7 @@ def render_scaling(answer: Answer) -> Rendered:
             f"{point['compute']:.2f}",
             "-" if point["workers"] == 1 else f"{point['communicate']:.2f}",
             f"{1e3 * point['seconds'] / point['steps']:.1f}",
-            three(point["speed_up"]),
+            three_figures(point["speed_up"]),
             f"{100 * point['speed_up'] / point['workers']:.0f} %",
             "-" if point["use"] is None else show_rate(point["use"]),
         ]
@@ -142,10 +142,10 @@ def _scaling_sentence(answer: Answer) -> str:
     if slower:
         compared = (
             f"{slower} of {len(together)} points are slower than one worker, "
-            f"the worst {worst['workers']} at batch {worst['batch']:,} ({three(worst['speed_up'])})."
+            f"the worst {worst['workers']} at batch {worst['batch']:,} ({three_figures(worst['speed_up'])})."
         )
     return (
-        f"{best['workers']} workers are at best {three(best['speed_up'])} times as fast as one, "
+        f"{best['workers']} workers are at best {three_figures(best['speed_up'])} times as fast as one, "
         f"at batch {best['batch']:,} a worker; {compared}"
     )
 

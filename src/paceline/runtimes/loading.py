@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from paceline.jobs.batches import Batch
-from paceline.jobs.data import TensorData
+from paceline.jobs.data import IN_MEMORY
 from paceline.jobs.job import Data
 from paceline.runtimes.prctl import die_with_parent
 from paceline.runtimes.randomness import AllStreams, undisturbed
@@ -52,7 +52,7 @@ def load(data: Data, requests: Iterable[Request], processes: int) -> Iterator[Ba
 
 def _take(data: Data, request: Request) -> Batch:
     indices = torch.tensor(request.indices)
-    if isinstance(data, TensorData):  # draws nothing
+    if isinstance(data, IN_MEMORY):
         return data.take(indices)
     streams = AllStreams()
     with undisturbed(streams):

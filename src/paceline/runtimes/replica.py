@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from paceline.errors import Diverged, UsageError
 from paceline.jobs.batches import Batch, kept_outputs, targets_of, to_device
-from paceline.jobs.data import TensorData
+from paceline.jobs.data import IN_MEMORY
 from paceline.jobs.job import Job
 from paceline.jobs.optimizers import takes_vector
 from paceline.jobs.sharding import Shards, scoring_batches
@@ -189,7 +189,7 @@ def first_model(job: Job, seed: int, device: torch.device) -> nn.Module:
 
 
 def _streams_of(job: Job) -> TorchStream:
-    return TorchStream() if isinstance(job.train, TensorData) else AllStreams()
+    return TorchStream() if isinstance(job.train, IN_MEMORY) else AllStreams()
 
 
 def first_streams(job: Job, seed: int, rank: int) -> State:

@@ -15,7 +15,7 @@ MOST_SERVERS = 64
 
 
 @dataclass(frozen=True)
-class Every:
+class Cadence:
     """A cadence in steps or epochs; a count of 0 is never."""
 
     count: int
@@ -55,8 +55,8 @@ class Settings:
     """Rank to factor: a rank with 2.5 takes 2.5 times as long to compute."""
     slow_turns: int = 0
     """Steps for which the slow ranks are slow before they are not for as many; 0 is always."""
-    evaluate: Every = Every(1)
-    checkpoint: Every = Every(1)
+    evaluate: Cadence = Cadence(1)
+    checkpoint: Cadence = Cadence(1)
     keep: int = 3
     buffers: Literal["average", "rank0"] = "average"
     """Batch-norm statistics: averaged when the model is evaluated, or rank 0's, broadcast at every step."""

@@ -40,7 +40,7 @@ def too_many(workers: int, threads: int, cores: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostRoom:
+class HostCapacity:
     """A host whose step times were measured: they hold for as many workers as fit on its cores."""
 
     source: str

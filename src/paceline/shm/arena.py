@@ -9,7 +9,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from paceline.shm.barrier import LINE, MASK, Barrier, Words
+from paceline.shm.barrier import LINE, MASK, Barrier, FutexWords
 from paceline.shm.call import DTYPES, ELSEWHERE
 from paceline.shm.operations import InvalidCall
 from paceline.shm.segment import PAGE
@@ -41,7 +41,7 @@ class Mailbox:
     def __init__(self, memory: mmap, start: int, barrier: Barrier, other: int) -> None:
         self._memory, self._barrier, self._other = memory, barrier, other
         self._capacity = size = slot_bytes(barrier.size)
-        self._words = Words(memory, start, 2)
+        self._words = FutexWords(memory, start, 2)
         self._starts = [start + 2 * LINE + turn * (LINE + size) for turn in range(2)]
         whole = torch.frombuffer(memory, dtype=torch.uint8)
         self._slots = [whole[at + LINE : at + LINE + size] for at in self._starts]

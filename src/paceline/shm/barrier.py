@@ -60,7 +60,7 @@ def supported() -> bool:
     return True
 
 
-class Words:
+class FutexWords:
     """Words in shared memory that processes can sleep on; each is written by one process only."""
 
     def __init__(self, memory: mmap, start: int, count: int) -> None:
@@ -106,7 +106,9 @@ class Barrier:
         self.lost = ""
         """Why this rank can do nothing more, in a sentence."""
         self.beat, self.doing = 0, START
-        self._causes, self._beats = (Words(memory, row * self.size * LINE, self.size) for row in range(2))
+        self._causes, self._beats = (
+            FutexWords(memory, row * self.size * LINE, self.size) for row in range(2)
+        )
         self._others = [other for other in range(self.size) if other != rank]
         self._watched: dict[int, int] = {}
         self._dead: list[int] = []
@@ -157,7 +159,9 @@ class Barrier:
                 found[other] = (culprit, HAS_LEFT if culprit == other else _FOUND)
         return found
 
-    def wait(self, words: Words, word: int, awaits: Callable[[int], bool], other: int, doing: str) -> None:
+    def wait(
+        self, words: FutexWords, word: int, awaits: Callable[[int], bool], other: int, doing: str
+    ) -> None:
         """Sleep until a word that the ``other`` rank writes says that it is there; ``awaits`` tells which are not."""
         begun = monotonic()
         while True:

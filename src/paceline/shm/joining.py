@@ -17,7 +17,7 @@ from paceline.shm.group_store import GroupStore
 from paceline.shm.hierarchical_comm import HierarchicalComm
 from paceline.shm.host import sharing_id
 from paceline.shm.local_comm import LocalComm
-from paceline.shm.segment import NoRoom, map_together
+from paceline.shm.segment import SharedMemoryUnavailable, map_together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ def join(options: Any, chosen: Options) -> LocalComm | HierarchicalComm:
     memory = None
     try:
         memory = _first_memory(told, rank, here, label)
-    except NoRoom as error:
+    except SharedMemoryUnavailable as error:
         if rank == here[0]:
             chosen.warn(f"{error}; the ranks talk through Gloo instead")
     teams = _teams(told, [host for _, host in members])
@@ -76,7 +76,7 @@ def _first_memory(told: GroupStore, rank: int, here: Sequence[int], label: str) 
         told.write("mapped", problem)
         if len(here) == 1:
             return None
-        raise NoRoom(problem)
+        raise SharedMemoryUnavailable(problem)
     exchange, refuse = partial(told.exchange, here), partial(told.refuse, "table", here[0])
     return map_together(rank == here[0], label, ArenaLayout(len(here)).end, exchange, refuse)
 

@@ -16,7 +16,7 @@ from paceline.shm.arena import EXCHANGED, PIECE, ArenaLayout, Mailbox, SharedTen
 from paceline.shm.barrier import Barrier, PeerLost
 from paceline.shm.call import ELSEWHERE, Call, Tensors, check_agreement, place_of
 from paceline.shm.operations import Operation, find_operation
-from paceline.shm.segment import Handle, NoRoom, map_together
+from paceline.shm.segment import Handle, SharedMemoryUnavailable, map_together
 
 ALL_READ_ALL = 2**15
 """Bytes up to which every rank combines all slots by itself, at the price of one barrier instead of two."""
@@ -108,7 +108,7 @@ class LocalComm:
             return mmap(-1, size)
         try:
             return map_together(self.rank == 0, self._label, size, exchange)
-        except NoRoom as error:
+        except SharedMemoryUnavailable as error:
             if self.rank == 0:
                 self._warn(f"{error}; sums go through slots instead")
             return None

@@ -36,11 +36,11 @@ _SPARE = 0.9
 """The part of the free memory that a segment may take: what is free is an estimate, and others need some as well."""
 
 
-class NoRoom(OSError):
+class SharedMemoryUnavailable(OSError):
     """Memory cannot be shared here; the message is a sentence for the user."""
 
 
-class Foreign(OSError):
+class UntrustedSegment(OSError):
     """What a handle names is not a segment that its maker made; the message says what is wrong."""
 
 
@@ -71,7 +71,7 @@ class OwnedSegment:
 def create(label: str, size: int) -> OwnedSegment:
     """Make a segment of so many zero bytes, all set aside. Close it when all have mapped it."""
     if (free := free_memory()) * _SPARE < size + PAGE:
-        raise NoRoom(
+        raise SharedMemoryUnavailable(
             f"sharing memory needs {size / 1e6:,.1f} MB and {free / 1e6:,.0f} MB are free; "
             "free some, or raise the container's limit"
         )
@@ -97,7 +97,7 @@ def _no_room(what: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise NoRoom(f"{what} ({error.strerror})") from error
+        raise SharedMemoryUnavailable(f"{what} ({error.strerror})") from error
 
 
 def _memfd(name: str) -> int:
@@ -122,8 +122,10 @@ def attach(handle: Handle, size: int) -> mmap:
                     return mmap(opened, size, offset=PAGE)
     except FileNotFoundError:
         if not Path(f"/proc/{handle.process}").exists() and not died(handle.process):
-            raise NoRoom("this system hides the processes of other ranks in /proc") from None
-        raise Foreign(f"process {handle.process} does not hold descriptor {handle.descriptor} open") from None
+            raise SharedMemoryUnavailable("this system hides the processes of other ranks in /proc") from None
+        raise UntrustedSegment(
+            f"process {handle.process} does not hold descriptor {handle.descriptor} open"
+        ) from None
 
 
 @contextmanager
@@ -140,11 +142,11 @@ def _check_kind(found: int, size: int) -> None:
     """Judge a file without opening it: opening a device, for one, may already do something."""
     status, name = os.fstat(found), os.readlink(f"/proc/self/fd/{found}")  # noqa: PTH115  Path resolves nothing here
     if not S_ISREG(status.st_mode) or not name.startswith(f"/memfd:{PREFIX}"):
-        raise Foreign("it is not memory that this package shares")
+        raise UntrustedSegment("it is not memory that this package shares")
     if status.st_uid != os.getuid():
-        raise Foreign("it belongs to another user")
+        raise UntrustedSegment("it belongs to another user")
     if status.st_size != PAGE + size:
-        raise Foreign(f"it has {status.st_size:,} bytes where {PAGE + size:,} are expected")
+        raise UntrustedSegment(f"it has {status.st_size:,} bytes where {PAGE + size:,} are expected")
 
 
 def _check_content(opened: int, token: bytes) -> None:
@@ -153,15 +155,15 @@ def _check_content(opened: int, token: bytes) -> None:
     except OSError:  # as an ordinary file says, whatever it is called
         seals = 0
     if seals & ~_NO_EXEC_SEAL != _SEALS:
-        raise Foreign("its size is not sealed")
+        raise UntrustedSegment("its size is not sealed")
     if not compare_digest(os.pread(opened, TOKEN, 0), token):
-        raise Foreign("it is the memory of another group")
+        raise UntrustedSegment("it is the memory of another group")
 
 
 def map_together(
     first: bool, label: str, size: int, exchange: Exchange, refuse: Callable[[str], object] = str
 ) -> mmap:
-    """A new segment that the first of several ranks makes and all map; ``NoRoom`` on all of them if one cannot.
+    """Make a segment on the first of several ranks, map it on all; raise SharedMemoryUnavailable on all if one fails.
 
     ``refuse`` is called with what is wrong with a handle that leads to something else.
     """
@@ -169,19 +171,19 @@ def map_together(
     with ExitStack() as open_for_others:
         try:
             made = open_for_others.enter_context(closing(create(label, size))) if first else None
-        except NoRoom as error:
+        except SharedMemoryUnavailable as error:
             offer = str(error)
         offered = exchange("table", made.handle if made else offer)[0]
         try:
             if isinstance(offered, str):
-                raise NoRoom(offered)
+                raise SharedMemoryUnavailable(offered)
             memory = made.memory if made else attach(offered, size)
-        except (NoRoom, Foreign) as error:
+        except (SharedMemoryUnavailable, UntrustedSegment) as error:
             problem = str(error)
-            if isinstance(error, Foreign):
+            if isinstance(error, UntrustedSegment):
                 refuse(problem)
         problems = exchange("mapped", problem)
     for problem in filter(None, map(str, problems)):
-        raise NoRoom(problem)
+        raise SharedMemoryUnavailable(problem)
     assert memory is not None, "a rank without it has said why"
     return memory

@@ -20,7 +20,7 @@ def from_1_to(most: int) -> Range:
     return Range(f"from 1 to {most:,}", lambda value: 1 <= value <= most)
 
 
-Count = Annotated[int, at_least(1)]
+AtLeastOne = Annotated[int, at_least(1)]
 NotNegative = Annotated[float, at_least(0)]
 Positive = Annotated[float, Range("more than 0", lambda value: 0 < value < inf)]
 Fraction = Annotated[float, Range("at least 0 and less than 1", lambda value: 0 <= value < 1)]
@@ -36,7 +36,7 @@ def out_of_range(value: Any, hint: Any) -> str:
     return next((f"out of range; it must be {one.rule}" for one in ranges if not one.holds(value)), "")
 
 
-class Checked:
+class RangeChecked:
     """A dataclass whose fields are held to their ranges when it is made."""
 
     def __post_init__(self) -> None:

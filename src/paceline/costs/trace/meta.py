@@ -258,7 +258,7 @@ def _max_pool(
     dilation: Ints = (1, 1),
     ceiling: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    _only_if(images.is_contiguous())
+    _only_if(images.is_contiguous(), images.dim() == len(kernel) + 2)
     shape = (
         *images.shape[:2],
         *_slid(images.shape[2:], kernel, stride or kernel, padding, dilation, ceiling),

@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from paceline.jobs.inputs import TokenInput
-from paceline.specs.ranges import Checked, from_1_to
+from paceline.specs.ranges import RangeChecked, from_1_to
 
 Layers = Annotated[int, from_1_to(1000)]
 Width = Annotated[int, from_1_to(2**17)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gpt(Checked):
+class Gpt(RangeChecked):
     """A GPT of any size, tied embeddings, no dropout; as it stands the small GPT-2."""
 
     layers: Layers = 12

@@ -8,12 +8,12 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from paceline.jobs.inputs import ImageInput
-from paceline.jobs.models.layers import Branches, after, chain, start_convolutions
-from paceline.specs.ranges import Checked
+from paceline.jobs.models.layers import Branches, chain, output_sides, start_convolutions
+from paceline.specs.ranges import RangeChecked
 
 Conv = Callable[..., nn.Module]
 """``_conv`` with or without batch norm."""
-Path = Sequence[tuple[int, ...]]
+ConvPath = Sequence[tuple[int, ...]]
 """Convolutions one after another: the channels and the kernel of each."""
 
 
@@ -43,7 +43,7 @@ MIXED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class GoogLeNet(Checked):
+class GoogLeNet(RangeChecked):
     """GoogLeNet (Szegedy et al., 2015) without the auxiliary heads."""
 
     version: Literal["batch-norm", "paper"] = "batch-norm"
@@ -76,7 +76,7 @@ class GoogLeNet(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InceptionV3(Checked):
+class InceptionV3(RangeChecked):
     """Inception v3 (Szegedy et al., 2016) without the auxiliary head."""
 
     version: Literal["published", "paleo"] = "published"
@@ -88,7 +88,7 @@ class InceptionV3(Checked):
         paleo = self.version == "paleo"
         conv = partial(_conv, norm=not paleo)
         for kernel, stride in ((3, 2), (3, 1), (3, 2), (3, 1), (3, 2), (3, 2), (3, 2)):
-            sides = after(sides, kernel, stride)
+            sides = output_sides(sides, kernel, stride)
         twice = [(64, 1), (96, 3)] if paleo else [(64, 1), (96, 3), (96, 3)]
         seven = [(192, 1), (192, 1, 7), (192, 7, 1), (192, 3)]
         layers: dict[str, nn.Module] = {
@@ -147,18 +147,18 @@ def _wide(conv: Conv, ins: int) -> nn.Module:
     return Branches({"single": conv(ins, 320, 1), "three": three, "twice": twice, "pooled": pooled})
 
 
-def _halving(conv: Conv, ins: int, /, **paths: Path) -> nn.Module:
+def _halving(conv: Conv, ins: int, /, **paths: ConvPath) -> nn.Module:
     halve = partial(conv, stride=2, pad=False)
     branches = {name: _path(conv, ins, path, last=halve) for name, path in paths.items()}
     return Branches({**branches, "pool": nn.MaxPool2d(3, stride=2)})
 
 
-def _mixed(conv: Conv, ins: int, pooled: Mapping[str, nn.Module], /, **paths: Path) -> nn.Module:
+def _mixed(conv: Conv, ins: int, pooled: Mapping[str, nn.Module], /, **paths: ConvPath) -> nn.Module:
     branches = {name: _path(conv, ins, path, last=conv) for name, path in paths.items()}
     return Branches({**branches, "pooled": chain(pooled)})
 
 
-def _path(conv: Conv, ins: int, path: Path, last: Conv) -> nn.Module:
+def _path(conv: Conv, ins: int, path: ConvPath, last: Conv) -> nn.Module:
     layers = []
     for place, (outs, *kernel) in enumerate(path, 1):
         layers.append((last if place == len(path) else conv)(ins, outs, *kernel))

@@ -32,5 +32,5 @@ class Branches(nn.Module):
         return torch.cat([branch(images) for branch in self.children()], dim=1)
 
 
-def after(sides: Sequence[int], kernel: int, stride: int = 1, padding: int = 0) -> list[int]:
+def output_sides(sides: Sequence[int], kernel: int, stride: int = 1, padding: int = 0) -> list[int]:
     return [(side + 2 * padding - kernel) // stride + 1 for side in sides]

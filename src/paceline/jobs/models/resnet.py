@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from paceline.jobs.inputs import ImageInput
 from paceline.jobs.models.layers import start_convolutions
-from paceline.specs.ranges import Checked
+from paceline.specs.ranges import RangeChecked
 
 LARGE = 128
 """Pixels of the shorter side from which stem=auto is the large one."""
@@ -59,7 +59,7 @@ def _convolution(ins: int, outs: int, kernel: int = 3, stride: int = 1) -> nn.Co
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ResNet(Checked):
+class _ResNet(RangeChecked):
     """What both have."""
 
     zero_gamma: bool = False

@@ -13,9 +13,9 @@ from paceline.studies.predict.prediction import (
     Memory,
     Prediction,
     PredictionRow,
-    Reach,
-    Setting,
+    SettingValue,
     StrategyPrediction,
+    WorkerRange,
 )
 from paceline.units import show_bytes, show_rate, show_seconds
 
@@ -206,7 +206,7 @@ def _bandwidth(found: BandwidthNeed) -> str:
     return f"Bandwidth: {enough} makes {found.workers:,} workers compute-bound{left}; {there}."
 
 
-def _crossover(reach: Reach) -> str:
+def _crossover(reach: WorkerRange) -> str:
     if reach.open:
         many = counted(reach.searched, "worker")
         return f"Crossover: up to {many} computing takes longer than communication."
@@ -221,7 +221,7 @@ def _gathering(found: GatheringCodec) -> str:
     )
 
 
-def typed(*settings: Setting) -> str:
+def typed(*settings: SettingValue) -> str:
     """Settings as they are typed on the command line."""
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings)
 

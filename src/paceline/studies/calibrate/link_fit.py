@@ -7,7 +7,7 @@ from math import inf, log
 from statistics import fmean, pstdev
 
 from paceline.clusters.cluster import Backend, Cluster, Host, Link
-from paceline.clusters.profile import INSIDE, LinkFit, Profile, moment
+from paceline.clusters.profile import INSIDE, LinkFit, Profile, short_contention_weight
 from paceline.collectives import NATIVE
 from paceline.costs.collectives import AllReduceCosts
 from paceline.costs.topology import Topology
@@ -99,7 +99,7 @@ def fit_contention(points: Sequence[tuple[float, float]]) -> tuple[float, float]
     ``points`` are seconds between barriers and such factors. No worker computes faster beside others, nor for
     synchronising often.
     """
-    parts = [moment(apart) for apart, _ in points]
+    parts = [short_contention_weight(apart) for apart, _ in points]
     weights = [1 / factor**2 for _, factor in points]
     over = [factor - 1 for _, factor in points]
     long, more = least_squares([1.0] * len(points), parts, over, weights)

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from paceline.jobs.batches import Batch
 from paceline.jobs.job import Traceable
-from paceline.jobs.models.layers import Branches, after
+from paceline.jobs.models.layers import Branches, output_sides
 from paceline.jobs.optimizers import Adam, AdamW, Sgd
 
 LEAST_WORK, MOST_WORK = 1e6, 4e9
@@ -53,7 +53,7 @@ def _images(random: Random, samples: int, work: float) -> Drawn:
     channels = random.choice((1, 3, 0, 0, 0, 0))
     fitting = [side for side in SIDES if samples * (channels or 64) * side * side <= MOST_ELEMENTS / 2]
     side = random.choice(fitting or SIDES[:1])
-    channels = channels or nice(random, max(8, 256 / side), max(16, min(1024, 8192 // side)))
+    channels = channels or usual_channels(random, max(8, 256 / side), max(16, min(1024, 8192 // side)))
     width = side if random.random() < 0.85 else max(4, side - random.randrange(4))
     drawing = ImageNetwork(random, samples, work, channels, [side, width])
     for _ in range(random.randint(2, 8)):
@@ -67,7 +67,7 @@ def _images(random: Random, samples: int, work: float) -> Drawn:
 def _dense(random: Random, samples: int, work: float) -> Drawn:
     most = (work / 2 / samples) ** 0.5
     sizes = [
-        nice(random, 8, max(16, min(8192, most * random.choice((1, 1, 4)))))
+        usual_channels(random, 8, max(16, min(8192, most * random.choice((1, 1, 4)))))
         for _ in range(random.randint(2, 5))
     ]
     norm = random.choice((None, None, nn.LayerNorm, nn.BatchNorm1d if samples > 1 else nn.LayerNorm))
@@ -163,7 +163,7 @@ class ImageNetwork:
         kernel, stride = self.random.choice(((2, 2), (3, 2), (3, 1), (3, 2), (2, 2), (5, 3)))
         padding = 1 if kernel == 3 and self._chance(0.5) else 0
         self.layers.append(partial(kind, kernel, stride=stride, padding=padding))
-        self.sides = after(self.sides, kernel, stride, padding)
+        self.sides = output_sides(self.sides, kernel, stride, padding)
 
     def finish(self, classes: int) -> None:
         features = self.channels * prod(self.sides)
@@ -208,8 +208,8 @@ class ImageNetwork:
             kernel = self.random.choice(DEPTHWISE_KERNELS if groups == self.channels > 1 else KERNELS)
             stride = 4 if max(kernel) >= 7 and self._chance(0.2) else 2 if self._chance(0.22) else 1
             tall, broad = (k // 2 if self._padded or k > min(self.sides) else 0 for k in kernel)
-            height = after(self.sides, kernel[0], stride, tall)[0]
-            width = after(self.sides, kernel[1], stride, broad)[1]
+            height = output_sides(self.sides, kernel[0], stride, tall)[0]
+            width = output_sides(self.sides, kernel[1], stride, broad)[1]
             size = self.samples * outputs * height * width
             flops = 2.0 * size * self.channels // groups * prod(kernel)
             fits = max(kernel) <= 2 * min(self.sides) and min(height, width) >= 1
@@ -231,7 +231,7 @@ class ImageNetwork:
             outputs = max(4, round(self.channels * self.random.choice((0.25, 0.5, 1, 1, 1, 2, 2, 4))))
         else:
             most = max(16, min(2048, 16384 // min(self.sides)))
-            outputs = nice(self.random, max(4, most / 64), most)
+            outputs = usual_channels(self.random, max(4, most / 64), most)
         groups = self.random.choice((2, 4, 8))
         if chance < 0.16 and self.channels % groups == 0 and min(self.channels, outputs) >= 8 * groups:
             return outputs // groups * groups, groups
@@ -265,7 +265,7 @@ class ImageNetwork:
             self.channels += channels
 
 
-def nice(random: Random, low: float, high: float) -> int:
+def usual_channels(random: Random, low: float, high: float) -> int:
     """A usual number of channels: a power of two, or a multiple of 8 or more."""
     number, chance = log_uniform(random, low, high), random.random()
     if chance < 0.1:

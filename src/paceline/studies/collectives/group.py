@@ -116,7 +116,7 @@ def calls_within(budget: float, once: float) -> int:
 
 
 @dataclass(frozen=True)
-class Side:
+class BenchBackend:
     """One backend or schedule, which all-reduces the first part of its buffer, in place."""
 
     buffer: Tensor
@@ -129,15 +129,15 @@ class Side:
         return self.buffer[: size // self.buffer.element_size()]
 
 
-def build_sides(
+def build_backends(
     asked: BenchRequest, group: BenchGroup, operation: Operation, dtype: torch.dtype
-) -> dict[str, Side]:
+) -> dict[str, BenchBackend]:
     """All that were asked for; the schedules and Gloo share one buffer, as they never run at the same time."""
     length = max(*asked.sizes, *PROBED) // dtype.itemsize
     ordinary = torch.zeros(length if set(asked.only) != {SHM} else 0, dtype=dtype)
     shared = shm.zeros(length if SHM in asked.only else 0, dtype=dtype, group=group.shm)
     return {
-        name: Side(shared if name == SHM else ordinary, reducer(name, group, operation))
+        name: BenchBackend(shared if name == SHM else ordinary, reducer(name, group, operation))
         for name in asked.only
     }
 
@@ -155,12 +155,12 @@ def reducer(name: str, group: BenchGroup, operation: Operation) -> Callable[[Ten
     return native
 
 
-def worth_measuring(sides: Sequence[str], teams: Sequence[int]) -> tuple[str, ...]:
+def worth_measuring(backends: Sequence[str], teams: Sequence[int]) -> tuple[str, ...]:
     """Without what makes no difference where such teams share memory: without two that do, it is Gloo with a detour."""
     useless = () if len(teams) == 1 else (SHM, ELSEWHERE) if max(teams) == 1 else (ELSEWHERE,)
-    if not (found := tuple(name for name in sides if name not in useless)):
+    if not (found := tuple(name for name in backends if name not in useless)):
         raise UsageError(
-            f"{', '.join(sides)}: no two workers share memory here; choose a schedule such as ring, or start two "
+            f"{', '.join(backends)}: no two workers share memory here; choose a schedule such as ring, or start two "
             "workers on a host"
         )
     return found

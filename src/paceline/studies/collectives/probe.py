@@ -20,7 +20,7 @@ from paceline.costs.topology import Topology
 from paceline.shm.arena import PIECE
 from paceline.shm.local_comm import ALL_READ_ALL, IN_PLACE_FROM
 from paceline.shm.operations import Operation
-from paceline.studies.collectives.group import PROBED, BenchGroup, Side, calls_within
+from paceline.studies.collectives.group import PROBED, BenchBackend, BenchGroup, calls_within
 from paceline.studies.collectives.request import ELSEWHERE, GLOO, SHM, BenchPrediction
 from paceline.units import show_bytes, show_seconds
 
@@ -77,7 +77,9 @@ class Prober:
         self._group, self._seconds = group, seconds
         self.measured: list[dict[str, object]] = []
 
-    def probe(self, sides: Mapping[str, Side], operation: Operation, dtype: torch.dtype) -> ProbeResult:
+    def probe(
+        self, backends: Mapping[str, BenchBackend], operation: Operation, dtype: torch.dtype
+    ) -> ProbeResult:
         group, hosts = self._group, self._group.hosts
         here = [rank for rank, host in enumerate(hosts) if host == hosts[group.rank]]
         firsts = group.first_of_each_host()
@@ -85,7 +87,9 @@ class Prober:
             across=fit_line(self.exchange("across", firsts)) if len(firsts) > 1 else None,
             inside=fit_line(self.exchange("inside", here)) if max(Counter(hosts).values()) > 1 else None,
             reduce_seconds=self._reduce(operation, dtype),
-            shared={name: self._shared(name, sides[name]) for name in (SHM, ELSEWHERE) if name in sides},
+            shared={
+                name: self._shared(name, backends[name]) for name in (SHM, ELSEWHERE) if name in backends
+            },
             measured=self.measured,
         )
 
@@ -120,11 +124,11 @@ class Prober:
 
         return self._times("reduce", {held.nbytes: combine})[held.nbytes] / held.nbytes
 
-    def _shared(self, name: str, side: Side) -> PiecewiseAlphaBeta:
+    def _shared(self, name: str, backend: BenchBackend) -> PiecewiseAlphaBeta:
         """Up to a limit every rank combines all, with one barrier; beyond it each combines a share."""
         pair = IN_PLACE_FROM if name == SHM else PIECE
         limit = pair if self._group.workers == 2 else ALL_READ_ALL
-        found = list(self._times(name, {size: side.work(size) for size in PROBED}).items())
+        found = list(self._times(name, {size: backend.work(size) for size in PROBED}).items())
         small, large = [one for one in found if one[0] <= limit], [one for one in found if one[0] > limit]
         return PiecewiseAlphaBeta(limit=limit, small=fit_line(small), large=fit_line(large))
 
@@ -170,7 +174,7 @@ def least_squares(
 
 
 def predict(
-    found: ProbeResult, hosts: Sequence[int], sides: Sequence[str], sizes: Sequence[int], element: int
+    found: ProbeResult, hosts: Sequence[int], backends: Sequence[str], sizes: Sequence[int], element: int
 ) -> BenchPrediction:
     device = Device(reduce_seconds=found.reduce_seconds)
     # Workers of a host share what their messages took together.
@@ -200,7 +204,7 @@ def predict(
         how=tuple(_sentences(found)),
         figures=figures,
         probes=probes,
-        seconds={name: {size: seconds(name, size) for size in sizes} for name in sides},
+        seconds={name: {size: seconds(name, size) for size in sizes} for name in backends},
     )
 
 

@@ -12,7 +12,7 @@ SCHEMA = 3
 
 GLOO, SHM, ELSEWHERE = "gloo", "shm", "shm-elsewhere"
 
-SIDES = (GLOO, SHM, ELSEWHERE, *SCHEDULES)
+BENCH_BACKENDS = (GLOO, SHM, ELSEWHERE, *SCHEDULES)
 """Gloo's own all-reduce, shared memory in place and on ordinary tensors, and each schedule over Gloo."""
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 256_000_000)
@@ -20,7 +20,7 @@ LARGEST = 4_000_000_000
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
 
-Ending = Literal["done", "wrong", "interrupted"]
+BenchEnding = Literal["done", "wrong", "interrupted"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class BenchRequest:
     """What to measure; ``sizes`` are bytes of whole elements, and without ``repeats`` as many calls as fit."""
 
     sizes: tuple[int, ...] = SIZES
-    only: tuple[str, ...] = SIDES
+    only: tuple[str, ...] = BENCH_BACKENDS
     op: str = "sum"
     dtype: str = "float32"
     repeats: int | None = None
@@ -82,13 +82,13 @@ def _size(piece: str, element: int) -> int:
 
 def parse_only(text: str | None) -> tuple[str, ...]:
     """Read "ring,shm,my_file.py:function"; the order of rows is the usual one, with a user's own schedules last."""
-    asked = SIDES if text is None else [piece.strip() for piece in text.split(",")]
-    own = [name for name in asked if name not in SIDES]
+    asked = BENCH_BACKENDS if text is None else [piece.strip() for piece in text.split(",")]
+    own = [name for name in asked if name not in BENCH_BACKENDS]
     for name in own:
         if ":" not in name:
-            raise unknown("schedule or backend", name, SIDES)
+            raise unknown("schedule or backend", name, BENCH_BACKENDS)
         find_schedule(name)
-    return (*(side for side in SIDES if side in asked), *dict.fromkeys(own))
+    return (*(backend for backend in BENCH_BACKENDS if backend in asked), *dict.fromkeys(own))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class BenchSettings:
 class BenchPrediction:
     """What the probes found, and what was predicted from it before any cell was measured.
 
-    ``how`` has a sentence for each figure, ``figures`` are in SI units, ``seconds`` by side and size.
+    ``how`` has a sentence for each figure, ``figures`` are in SI units, ``seconds`` by backend and size.
     """
 
     made_at: float
@@ -115,7 +115,7 @@ class BenchPrediction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class BenchMeasurement:
     what: str
     size: int
     median: float
@@ -139,13 +139,13 @@ class BenchProgress(NamedTuple):
     words: str
 
 
-BenchEvent = BenchSettings | BenchPrediction | Sequence[Cell] | BenchProgress
+BenchEvent = BenchSettings | BenchPrediction | Sequence[BenchMeasurement] | BenchProgress
 
 
 @dataclass(kw_only=True)
 class BenchResult:
     settings: BenchSettings
     prediction: BenchPrediction | None = None
-    cells: list[Cell] = field(default_factory=list)
+    cells: list[BenchMeasurement] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    ending: Ending = "interrupted"
+    ending: BenchEnding = "interrupted"

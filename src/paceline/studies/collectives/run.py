@@ -1,4 +1,4 @@
-"""The benchmark as one worker takes part in it: probe, predict, then all sides in turn, size by size."""
+"""The benchmark as one worker takes part in it: probe, predict, then all backends in turn, size by size."""
 
 import time
 from collections import Counter
@@ -17,22 +17,22 @@ from paceline.runtimes.live.run_store import check_equal
 from paceline.runtimes.threads import usual_threads
 from paceline.studies.collectives.group import (
     TURNS,
+    BenchBackend,
     BenchGroup,
     BenchInterrupted,
     Pattern,
-    Side,
-    build_sides,
+    build_backends,
     calls_within,
     worth_measuring,
 )
 from paceline.studies.collectives.probe import Prober, predict
 from paceline.studies.collectives.request import (
     BenchEvent,
+    BenchMeasurement,
     BenchProgress,
     BenchRequest,
     BenchResult,
     BenchSettings,
-    Cell,
     check_workers,
 )
 
@@ -88,14 +88,14 @@ def _measure(
 
     show(result.settings)
     tick("probes")
-    sides = build_sides(asked, group, operation, dtype)
-    found = Prober(group, asked.cell_seconds / 2).probe(sides, operation, dtype)
+    backends = build_backends(asked, group, operation, dtype)
+    found = Prober(group, asked.cell_seconds / 2).probe(backends, operation, dtype)
     result.prediction = predict(found, group.hosts, asked.only, asked.sizes, dtype.itemsize)
     show(result.prediction)
     pattern = Pattern(operation, dtype, group.rank, group.workers)
     for size in asked.sizes:
         predicted = {name: times[size] for name, times in result.prediction.seconds.items()}
-        cells = measure_size(asked, group, pattern, sides, size, predicted, tick)
+        cells = measure_size(asked, group, pattern, backends, size, predicted, tick)
         show(cells)
         result.cells += cells
     result.ending = "done" if all(cell.right for cell in result.cells) else "wrong"
@@ -105,20 +105,20 @@ def measure_size(
     asked: BenchRequest,
     group: BenchGroup,
     pattern: Pattern,
-    sides: Mapping[str, Side],
+    backends: Mapping[str, BenchBackend],
     size: int,
     predicted: Mapping[str, float],
     tick: Callable[[str], None],
-) -> list[Cell]:
-    """The cells of one size, in the order of the sides: checked first and last, timed in between.
+) -> list[BenchMeasurement]:
+    """The cells of one size, in the order of the backends: checked first and last, timed in between.
 
-    ``predicted`` are seconds by side; ``tick`` is called after every turn of a side.
+    ``predicted`` are seconds by backend; ``tick`` is called after every turn of a backend.
     """
-    works = {name: side.work(size) for name, side in sides.items()}
+    works = {name: backend.work(size) for name, backend in backends.items()}
 
     def check(name: str) -> bool:
         """Reduce known values, and compare. Zeros afterwards: sums of sums would leave the numbers' range."""
-        part = sides[name].part(size)
+        part = backends[name].part(size)
         pattern.fill(part)
         works[name]()
         right = group.agree(pattern.holds(part))
@@ -135,7 +135,7 @@ def measure_size(
     cells = []
     for name in works:
         low, middle, high = np.quantile(times[name], (0.25, 0.5, 0.75)).tolist()
-        cell = Cell(
+        cell = BenchMeasurement(
             what=name,
             size=size,
             median=middle,

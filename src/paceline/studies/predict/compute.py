@@ -20,7 +20,7 @@ from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
 from paceline.records.summary import recorded_loads
 from paceline.runtimes.config import read_run
-from paceline.runtimes.threads import HostRoom
+from paceline.runtimes.threads import HostCapacity
 from paceline.studies.predict.prediction import Level, ModuleCost
 from paceline.studies.predict.request import PredictRequest
 
@@ -205,7 +205,7 @@ def find_compute(
 
 
 def by_run(folder: RunFolder, device: DeviceModel, traces: BatchTraces, accumulate: int = 1) -> ComputeTimes:
-    typical, host = typical_step(folder), HostRoom.of_run(folder)
+    typical, host = typical_step(folder), HostCapacity.of_run(folder)
     words = f"the typical step of {folder.path}, {typical.samples} samples"
     return ComputeTimes(
         level="profiled",

@@ -12,9 +12,9 @@ from paceline.clusters.profile import INSIDE, LinkFit, Profile
 from paceline.costs.recorded import check_alone
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
-from paceline.runtimes.threads import HostRoom
+from paceline.runtimes.threads import HostCapacity
 from paceline.studies.predict.compute import sheet_words
-from paceline.studies.predict.prediction import Where, Wire
+from paceline.studies.predict.prediction import LimitingLink, Where
 from paceline.studies.predict.request import MOST_WORKERS, USUAL_NETWORK, PredictRequest
 from paceline.units import show_rate, show_seconds
 
@@ -49,12 +49,12 @@ class Deployment:
     def hosts(self, workers: int) -> int:
         return sum(group.count for group in self.layout(workers, False, 0.0).groups if group.workers)
 
-    def wire(self, cluster: Cluster, where: Where) -> Wire:
+    def wire(self, cluster: Cluster, where: Where) -> LimitingLink:
         """The slowest such link of a cluster, as 'paceline networks' shows it."""
         hosts = [group.host for group in cluster.groups if group.workers or where == "network"]
         links = [host.link if where == "network" else host.inside for host in hosts]
         shared = [host.workers if self.own_links and where == "inside" else 1 for host in hosts]
-        return Wire(
+        return LimitingLink(
             where=where,
             name=getattr(self, where),
             bandwidth=min(link.bandwidth / many for link, many in zip(links, shared, strict=True)),
@@ -64,14 +64,14 @@ class Deployment:
 
 def find_deployment(request: PredictRequest, profile: Profile | None) -> Deployment:
     """By a cluster's description, by the profile's links, or by the catalogue's; hosts have room for their workers."""
-    room = _find_room(request, profile)
-    if room is not None and request.per_host is not None:
-        room.check(request.per_host, f"{request.per_host} workers per host")
+    capacity = _find_capacity(request, profile)
+    if capacity is not None and request.per_host is not None:
+        capacity.check(request.per_host, f"{request.per_host} workers per host")
     measured = profile is not None and request.network is None and profile.links
     if request.cluster is not None:
-        deployment = _described(request, request.cluster, room)
+        deployment = _described(request, request.cluster, capacity)
     elif measured or request.network == MEASURED:
-        deployment = _measured(request, profile, room)
+        deployment = _measured(request, profile, capacity)
     else:
         deployment = _by_catalogue(request, profile)
     if not request.served:
@@ -86,21 +86,21 @@ def find_deployment(request: PredictRequest, profile: Profile | None) -> Deploym
     return replace(deployment, words=words)
 
 
-def _find_room(request: PredictRequest, profile: Profile | None) -> HostRoom | None:
-    there = None if profile is None else HostRoom.of_profile(profile)
+def _find_capacity(request: PredictRequest, profile: Profile | None) -> HostCapacity | None:
+    there = None if profile is None else HostCapacity.of_profile(profile)
     if request.times is None:
         return there
     check_alone(RunFolder(request.times))
-    run = HostRoom.of_run(RunFolder(request.times))
+    run = HostCapacity.of_run(RunFolder(request.times))
     if run is None or there is None:
         return run or there
     return replace(run, measured=there.measured) if run.threads == there.threads else run
 
 
-def _described(request: PredictRequest, text: str, room: HostRoom | None) -> Deployment:
+def _described(request: PredictRequest, text: str, capacity: HostCapacity | None) -> Deployment:
     cluster = read_cluster(text)
-    if room is not None:
-        room.check_hosts(cluster, f"cluster {text}")
+    if capacity is not None:
+        capacity.check_hosts(cluster, f"cluster {text}")
     if replace(cluster.times, jitter=0.0, serve=0.0, aggregate=0.0) != StepTimes():
         raise UsageError(
             f"cluster {text} states how long a step takes; leave that out, or use 'paceline simulate'"
@@ -133,7 +133,7 @@ def first_workers(cluster: Cluster, workers: int, served: bool, apart: float = 0
     return cluster.with_hosts(tuple(kept))
 
 
-def _measured(request: PredictRequest, profile: Profile | None, room: HostRoom | None) -> Deployment:
+def _measured(request: PredictRequest, profile: Profile | None, capacity: HostCapacity | None) -> Deployment:
     if profile is None:
         raise UsageError(f"network {MEASURED} is that of a profile; give a profile, or name a network")
     apart = request.network == MEASURED or not any(link.name in INSIDE for link in profile.links)
@@ -142,8 +142,8 @@ def _measured(request: PredictRequest, profile: Profile | None, room: HostRoom |
             raise UsageError(
                 f"{setting} {value}: without a network, all workers are on one machine; name one or leave it out"
             )
-    if room is not None and request.workers is not None and not apart:
-        room.check(max(request.workers), f"{max(request.workers)} workers")
+    if capacity is not None and request.workers is not None and not apart:
+        capacity.check(max(request.workers), f"{max(request.workers)} workers")
     backend = request.backend or "shm"
     names = ("network",) if apart else AVERAGED[backend]
     fit = _first_fit(profile, names, 2)
@@ -151,7 +151,7 @@ def _measured(request: PredictRequest, profile: Profile | None, room: HostRoom |
         raise UsageError(
             f"profile {profile.name!r} has no network; name one, such as 10gbit, or 'paceline calibrate links'"
         )
-    here = MOST_HERE if room is None else room.workers
+    here = MOST_HERE if capacity is None else capacity.workers
     return Deployment(
         layout=partial(equal_machines, profile, request.per_host or 1)
         if apart

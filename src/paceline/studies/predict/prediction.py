@@ -15,11 +15,11 @@ Where = Literal["network", "inside"]
 
 Bound = Literal["compute", "bandwidth", "latency", "encryption", "codec", "server", "straggler"]
 
-Path = Literal["groups", "events", "approximation"]
+Method = Literal["groups", "events", "approximation"]
 """How a step was found: one worker simulated for each group of equal ones, every worker simulated, or a large run
 with servers approximated (``approximation.py``)."""
 
-Setting = tuple[str, str]
+SettingValue = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class PredictedStep:
     breakdown: StepBreakdown
     sent: float
     rate: float
-    path: Path = "groups"
+    path: Method = "groups"
 
     @property
     def seconds(self) -> float:
@@ -86,7 +86,7 @@ class PredictionRow:
     speed_up: float
     efficiency: float
     bound: Bound
-    path: Path
+    path: Method
     cost_million: float | None = None
     finish: float | None = None
     cost: float | None = None
@@ -98,7 +98,7 @@ class PredictionRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reach:
+class WorkerRange:
     workers: int
     searched: int
 
@@ -108,7 +108,7 @@ class Reach:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wire:
+class LimitingLink:
     where: Where
     name: str
     bandwidth: float
@@ -121,7 +121,7 @@ class Limit:
 
     workers: int
     bound: Bound
-    wire: Wire | None
+    wire: LimitingLink | None
     """The link, where the limit is its bandwidth or latency, or a server's link rather than the server's work."""
     without: float | None
     """Speed-up if that link had unlimited bandwidth, or no latency."""
@@ -130,7 +130,7 @@ class Limit:
 
 @dataclass(frozen=True, kw_only=True)
 class Knee:
-    reach: Reach
+    reach: WorkerRange
     bound: Bound
     where: Where
     dip: int | None
@@ -140,22 +140,22 @@ class Knee:
 @dataclass(frozen=True, kw_only=True)
 class BandwidthNeed:
     workers: int
-    wire: Wire
+    wire: LimitingLink
     needed: float | None
     left: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speedup:
-    change: tuple[Setting, ...]
+    change: tuple[SettingValue, ...]
     workers: int
     gain: float
     speed_up: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
-    change: tuple[Setting, ...]
+class FittingChange:
+    change: tuple[SettingValue, ...]
     workers: int
     needed: float
     capacity: float
@@ -173,10 +173,10 @@ class GatheringCodec:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    well: Reach
+    well: WorkerRange
     knee: Knee
-    crossover: Reach
-    slower: Reach
+    crossover: WorkerRange
+    slower: WorkerRange
     """Training is no faster than on one worker; 1 where two are faster."""
     limit: Limit | None
     """Of the slowest of the asked numbers that are slower than one worker, else of the largest; None for one worker."""
@@ -184,7 +184,7 @@ class Findings:
     """None for one worker, and where even perfect links leave more waiting than computing."""
     helps: tuple[Speedup, ...]
     gathering: GatheringCodec | None = None
-    fits: tuple[Fit, ...] = ()
+    fits: tuple[FittingChange, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from paceline.studies.predict.prediction import Reach
+from paceline.studies.predict.prediction import WorkerRange
 
 PAYS = 1.5
 PATIENCE = 3
@@ -14,7 +14,7 @@ def _powers_of_two(limit: int) -> list[int]:
     return sorted({2**power for power in range(limit.bit_length())} | {limit})
 
 
-def holds_up_to(holds: Callable[[int], bool], limit: int) -> Reach:
+def holds_up_to(holds: Callable[[int], bool], limit: int) -> WorkerRange:
     """The largest number for which it holds, as for the powers of two below it.
 
     Between two of them it is found by bisection, above a thousand to within a hundredth.
@@ -22,12 +22,12 @@ def holds_up_to(holds: Callable[[int], bool], limit: int) -> Reach:
     good = 0
     for rung in _powers_of_two(limit):
         if not holds(rung):
-            return Reach(workers=_between(holds, good, rung), searched=limit)
+            return WorkerRange(workers=_between(holds, good, rung), searched=limit)
         good = rung
-    return Reach(workers=limit, searched=limit)
+    return WorkerRange(workers=limit, searched=limit)
 
 
-def pays_up_to(rate: Callable[[int], float], limit: int) -> tuple[Reach, int | None]:
+def pays_up_to(rate: Callable[[int], float], limit: int) -> tuple[WorkerRange, int | None]:
 
     def pays(workers: int) -> bool:
         return 2 * workers <= limit and rate(2 * workers) >= PAYS * rate(workers)
@@ -40,12 +40,12 @@ def pays_up_to(rate: Callable[[int], float], limit: int) -> tuple[Reach, int | N
         elif place >= PATIENCE and not set(rungs[place - PATIENCE : place]) & set(paying):
             break
     if not paying:
-        return Reach(workers=0, searched=limit), None
+        return WorkerRange(workers=0, searched=limit), None
     last = paying[-1]
     weak = next((rung for rung in rungs if rung < last and rung not in paying), None)
     if last == rungs[-1]:
-        return Reach(workers=limit, searched=limit), weak
-    return Reach(workers=_between(pays, last, rungs[rungs.index(last) + 1]), searched=limit), weak
+        return WorkerRange(workers=limit, searched=limit), weak
+    return WorkerRange(workers=_between(pays, last, rungs[rungs.index(last) + 1]), searched=limit), weak
 
 
 def _between(holds: Callable[[int], bool], good: int, bad: int) -> int:

@@ -9,7 +9,7 @@ from paceline.collectives import NATIVE
 from paceline.costs.device import StepCost
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.prepare import Prepared, prepare_job
-from paceline.runtimes.settings import Every, Settings
+from paceline.runtimes.settings import Cadence, Settings
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import build_strategy
 from paceline.strategies.base import Strategy
@@ -73,8 +73,8 @@ class Setup:
             batch_sizes=(self.cost.samples,) * workers,
             iterations=steps,
             seed=self.seed,
-            evaluate=Every(0),
-            checkpoint=Every(0),
+            evaluate=Cadence(0),
+            checkpoint=Cadence(0),
             collective=self.collective,
             servers=self.servers,
         )

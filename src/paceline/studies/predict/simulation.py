@@ -13,7 +13,7 @@ from paceline.records.spans import StepBreakdown, StepRecord
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.simulate import simulate
 from paceline.runtimes.virtual.simulation import Simulation
-from paceline.studies.predict.prediction import Path, PredictedStep
+from paceline.studies.predict.prediction import Method, PredictedStep
 from paceline.studies.predict.setup import Setup
 
 PARTS = tuple(part.name for part in fields(StepBreakdown))
@@ -87,11 +87,11 @@ def by_events(setup: Setup) -> PredictedStep:
     return replace(_simulated_step(setup, "events"), path="events")
 
 
-def _simulated_step(setup: Setup, path: Path) -> PredictedStep:
+def _simulated_step(setup: Setup, path: Method) -> PredictedStep:
     return _steady_step(setup, path) if setup.program.served else mean_step(whole_cycles(setup, path))
 
 
-def _simulated(setup: Setup, steps: int, path: Path) -> WorkerSteps:
+def _simulated(setup: Setup, steps: int, path: Method) -> WorkerSteps:
     if path == "groups":
         setup = replace(setup.apart(), jitter=0.0)
     cluster = setup.cluster
@@ -134,7 +134,7 @@ def mean_step(workers: WorkerSteps) -> PredictedStep:
     return PredictedStep(breakdown=breakdown, sent=sent / steps, rate=rate)
 
 
-def whole_cycles(setup: Setup, path: Path) -> WorkerSteps:
+def whole_cycles(setup: Setup, path: Method) -> WorkerSteps:
     """Whole cycles after the first one: one where workers do not vary, as many as a mean needs where they do."""
     cycle, times = setup.pattern.cycle, 1
     if setup.jitter and path == "events":
@@ -146,7 +146,7 @@ def whole_cycles(setup: Setup, path: Path) -> WorkerSteps:
     return found
 
 
-def _steady_step(setup: Setup, path: Path) -> PredictedStep:
+def _steady_step(setup: Setup, path: Method) -> PredictedStep:
     """The mean step with servers: twice as many steps until two spans of the run are equally fast."""
     bound, jitter = setup.program.staleness_bound, setup.jitter
     workers = setup.cluster.workers if path == "events" else len(setup.paces)

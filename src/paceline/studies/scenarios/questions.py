@@ -18,7 +18,7 @@ from paceline.studies.scenarios.scenario import Answer, Scenario
 if TYPE_CHECKING:
     from paceline.studies.predict import Prediction
 
-Few = Annotated[int, Meta(ge=0, le=1_000)]
+SmallCount = Annotated[int, Meta(ge=0, le=1_000)]
 """Of anything that is counted; the report draws far less, and says how much, once it has begun."""
 ELEMENT = 4
 
@@ -28,15 +28,15 @@ def read_request(scenario: Scenario) -> Answer:
     reader = scenario.reader.table("explain")
     reader.need('schedule = "ring"')
     values: Sequence[Sequence[float]] = reader.get("values", tuple[tuple[toml.Number, ...], ...], ())
-    hosts = reader.get("hosts", tuple[Few, ...], ())
+    hosts = reader.get("hosts", tuple[SmallCount, ...], ())
     request: Answer = {
         "schedule": reader.get("schedule", toml.Name, ""),
         "op": reader.get("op", toml.Name, "sum"),
         "values": "; ".join(" ".join(f"{number:.17g}" for number in row) for row in values),
         "hosts": ",".join(map(str, hosts)),
-        "seed": reader.get("seed", toml.Whole, 0),
+        "seed": reader.get("seed", toml.WholeNumber, 0),
     }
-    request |= {key: reader.get(key, Few, 0) for key in ("workers", "length", "segments")}
+    request |= {key: reader.get(key, SmallCount, 0) for key in ("workers", "length", "segments")}
     scenario.finish(reader)
     return {key: value for key, value in request.items() if key in ("op", *reader.values)}
 
@@ -104,8 +104,8 @@ def prediction(scenario: Scenario) -> "Prediction":
     }
     if settings["cost_model"] == "paleo":
         settings |= {
-            "ppp_comp": reader.get("ppp-comp", toml.Positive, 1.0),
-            "ppp_comm": reader.get("ppp-comm", toml.Positive, 1.0),
+            "ppp_comp": reader.get("ppp-comp", toml.PositiveNumber, 1.0),
+            "ppp_comm": reader.get("ppp-comm", toml.PositiveNumber, 1.0),
         }
     else:
         settings["strategies"] = reader.get("strategies", tuple[toml.Name, ...], ("all-reduce",))

@@ -17,7 +17,7 @@ from paceline.records.servers import Entry, Received, Updated
 from paceline.records.spans import StepRecord
 from paceline.records.summary import Summary
 from paceline.runtimes.prepare import check_settings, prepare_job
-from paceline.runtimes.settings import Every, Settings
+from paceline.runtimes.settings import Cadence, Settings
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
@@ -39,7 +39,7 @@ USUAL_CROSSOVER, MOST_CROSSOVER = 1_024, 4_096
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class RunTable:
     """The [run] table: what is trained, in time only."""
 
     batch: toml.Count
@@ -69,8 +69,8 @@ class Work:
         return [-(-(batches - rank) // workers) for rank in range(workers)]
 
 
-def _read_work(reader: toml.Reader) -> Work:
-    work = reader.fill(Work, parameters=_read_parameters(reader))
+def _read_run_table(reader: toml.Reader) -> RunTable:
+    work = reader.fill(RunTable, parameters=_read_parameters(reader))
     reader.finish()
     given = [key for key in LENGTHS if key in reader.values]
     if len(given) > 1:
@@ -145,11 +145,11 @@ class RunLog(SimulationRecorder):
 
 
 def run(scenario: Scenario) -> Answer:
-    work = _read_work(scenario.reader.table("run"))
+    work = _read_run_table(scenario.reader.table("run"))
     return _run(work, scenario.cluster())[0]
 
 
-def _run(work: Work, cluster: Cluster) -> tuple[Answer, RunLog]:
+def _run(work: RunTable, cluster: Cluster) -> tuple[Answer, RunLog]:
     """Run on a cluster; a UsageError where that cannot be simulated.
 
     A step of a worker is all that it does between two exchanges: one mini-batch, or its own epochs.
@@ -167,8 +167,8 @@ def _run(work: Work, cluster: Cluster) -> tuple[Answer, RunLog]:
         strategy=work.strategy,
         batch_sizes=(work.batch * local,) * workers,
         iterations=iterations,
-        evaluate=Every(0),
-        checkpoint=Every(0),
+        evaluate=Cadence(0),
+        checkpoint=Cadence(0),
         collective=work.collective,
         servers=work.servers,
     )
@@ -185,7 +185,7 @@ def _run(work: Work, cluster: Cluster) -> tuple[Answer, RunLog]:
 
 
 def _answer(
-    work: Work, cluster: Cluster, summary: Summary, log: RunLog, compute: float, local: int
+    work: RunTable, cluster: Cluster, summary: Summary, log: RunLog, compute: float, local: int
 ) -> Answer:
     names = [host.name for host in cluster.hosts for _ in range(host.workers)]
     served, totals = bool(summary.servers), summary.totals
@@ -240,7 +240,7 @@ def _with_steps(host: Host, steps: Sequence[int]) -> Host:
     return replace(host, steps=steps[0]) if steps[0] else replace(host, workers=0)
 
 
-def _same_for_all(work: Work, steps: Sequence[int]) -> int:
+def _same_for_all(work: RunTable, steps: Sequence[int]) -> int:
     if len(set(steps)) > 1:
         raise UsageError(
             f"{sum(steps):,} batches do not go evenly among {len(steps)} workers, and strategy {work.strategy!r} "
@@ -249,7 +249,7 @@ def _same_for_all(work: Work, steps: Sequence[int]) -> int:
     return steps[0] or ENDLESS
 
 
-def _check_size(work: Work, steps: float, workers: int, compute: float) -> None:
+def _check_size(work: RunTable, steps: float, workers: int, compute: float) -> None:
     if work.horizon < inf:
         if not compute:
             raise UsageError(
@@ -271,7 +271,7 @@ def find_crossover(scenario: Scenario) -> Answer:
     limit, step = scenario.reader.table("crossover"), scenario.reader.table("run")
     most = limit.get("most", Annotated[int, Meta(ge=1, le=MOST_CROSSOVER)], USUAL_CROSSOVER)
     endless = dict.fromkeys((*LENGTHS, "samples", "local_epochs"), 0)
-    work = step.fill(Work, parameters=_read_parameters(step), horizon=inf, **endless)
+    work = step.fill(RunTable, parameters=_read_parameters(step), horizon=inf, **endless)
     limit.finish()
     step.finish()
     cluster = scenario.cluster()
@@ -297,7 +297,7 @@ def _first(beyond: Callable[[int], bool], most: int) -> int | None:
     return high
 
 
-def _balance(work: Work, cluster: Cluster) -> dict[str, float]:
+def _balance(work: RunTable, cluster: Cluster) -> dict[str, float]:
     """A round in the long run: the second one, for the first may begin otherwise."""
     answer, log = _run(replace(work, iterations=2), cluster)
     if answer["rounds"]:
@@ -311,7 +311,7 @@ def _balance(work: Work, cluster: Cluster) -> dict[str, float]:
     return {"workers": cluster.workers, "compute": answer["compute"], "rest": seconds - answer["compute"]}
 
 
-def _exchange_period(work: Work, cluster: Cluster, log: RunLog) -> int:
+def _exchange_period(work: RunTable, cluster: Cluster, log: RunLog) -> int:
     """Steps of a worker from one exchange to the next, observed in runs that are twice as long each time."""
     steps = 2
     while len(log.exchanges) < 2:

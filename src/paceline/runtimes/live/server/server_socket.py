@@ -26,7 +26,7 @@ class ServerSocket(Listener):
 
     def __init__(self, secret: Secret, host: str, shard: Tensor, rank: int, servers: int) -> None:
         self._shard, self._rank, self._servers = shard, rank, servers
-        self._accepted = encoding.Accepted(kinds=TO_SERVER, shard=shard)
+        self._accepted = encoding.AcceptedMessages(kinds=TO_SERVER, shard=shard)
         self._workers: dict[int, Channel] = {}
         self._waiting: deque[Envelope] = deque()
         self._lock = threading.Condition()

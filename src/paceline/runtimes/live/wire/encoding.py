@@ -31,7 +31,7 @@ class _TensorHeader(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accepted:
+class AcceptedMessages:
     """What may arrive at one end of a connection: a Push or a Model must have a tensor like ``shard``.
 
     A Model is received right into ``shard`` where that is in the CPU's memory.
@@ -79,7 +79,9 @@ def pack(message: Any, *, stop: bool = False, find: Callable[[Tensor], int | Non
     return Packet(header, body)
 
 
-def unpack(header: _Bytes, size: int, accepted: Accepted, channel: Channel) -> tuple[Envelope, memoryview]:
+def unpack(
+    header: _Bytes, size: int, accepted: AcceptedMessages, channel: Channel
+) -> tuple[Envelope, memoryview]:
     """The message of a header whose body has ``size`` bytes, and the memory that the body is to be received into."""
     kind = kind_of(header)
     accepted.check_kind(kind, len(header))

@@ -75,7 +75,7 @@ class SharedFlat:
             return
         try:
             self._segment = segment.create("served", 2 * _stride(length, dtype))
-        except segment.NoRoom as error:
+        except segment.SharedMemoryUnavailable as error:
             self.why = str(error)
             return
         self._size = length * dtype.itemsize

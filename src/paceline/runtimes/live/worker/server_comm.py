@@ -87,7 +87,7 @@ class ServerClient:
 
     def _connect(self, server: int, shard: Tensor) -> Channel:
         where = f"server {server} at {self._endpoints[server]}"
-        accepted = encoding.Accepted(kinds=messages.TO_WORKER, shard=shard)
+        accepted = encoding.AcceptedMessages(kinds=messages.TO_WORKER, shard=shard)
         announce = partial(self._announce, accepted)
         try:
             channel = connect(self._endpoints[server], self._secret, announce, accepted.limits, who=where)
@@ -176,7 +176,7 @@ class ServerClient:
         self.close()
 
     def _announce(
-        self, accepted: encoding.Accepted, channel: Channel, header: memoryview, size: int
+        self, accepted: encoding.AcceptedMessages, channel: Channel, header: memoryview, size: int
     ) -> Destination:
         envelope, body = encoding.unpack(header, size, accepted, channel)
         return Destination(body, partial(self._take, envelope))
