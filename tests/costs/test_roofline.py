@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from paceline.clusters.catalogue import all_devices, find_device
 from paceline.costs.device import step_cost
 from paceline.costs.roofline import WIDTHS, Roofline, fullness
-from paceline.costs.trace.operator import Convolution, Kind, Operator, Product, Shape
+from paceline.costs.trace.operator import Convolution, Operator, OperatorKind, Product, Shape
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.build import traceable_of
 
-KINDS: tuple[Kind, ...] = (
+KINDS: tuple[OperatorKind, ...] = (
     *("convolution", "product", "attention", "norm", "pool"),
     *("elementwise", "reduction", "embedding", "copy", "optimizer"),
 )
 
 
-def operator(kind: Kind, flops: float, size: int, shape: Shape = None) -> Operator:
+def operator(kind: OperatorKind, flops: float, size: int, shape: Shape = None) -> Operator:
     return Operator(
         name="op",
         kind=kind,

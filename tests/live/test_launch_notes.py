@@ -15,7 +15,7 @@ from paceline.errors import RunFailed, UsageError, users_line
 from paceline.runtimes.live import signals
 from paceline.runtimes.live.failures import (
     Failure,
-    Kind,
+    FailureKind,
     read_note,
     root_cause,
     sentence,
@@ -37,7 +37,7 @@ def worker(rank: int, launch: Path) -> ProcessInfo:
     return ProcessInfo(rank=rank, workers=2, launch=launch)
 
 
-def failure(kind: Kind, rank: int, at: float) -> Failure:
+def failure(kind: FailureKind, rank: int, at: float) -> Failure:
     return Failure(rank=rank, host="node-b", kind=kind, at=at, step=812)
 
 

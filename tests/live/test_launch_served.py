@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from paceline.errors import RunFailed, UsageError
-from paceline.runtimes.live.failures import CompleteSteps, Failure, Kind
+from paceline.runtimes.live.failures import CompleteSteps, Failure, FailureKind
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.launch_folder import write_servers
 from paceline.runtimes.live.launcher.launch import launch
@@ -177,7 +177,7 @@ def test_a_host_whose_workers_have_died_does_not_end_the_run_of_the_others(tmp_p
 
 @pytest.mark.parametrize("kind", ["lost-peer", "stopped"])
 def test_a_host_that_lost_the_servers_is_told_to_join_and_tells_nobody_its_steps(
-    tmp_path: Path, kind: Kind
+    tmp_path: Path, kind: FailureKind
 ) -> None:
     """If this failed, it would be told to resume a run that goes on, and its old steps be taken for new ones later."""
     saved_run(tmp_path / "run", 4, servers=1)

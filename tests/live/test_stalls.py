@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from paceline.runtimes.live import heartbeat, timeouts
-from paceline.runtimes.live.heartbeat import Heartbeat, Phase, Progress, SilenceWatch, frames_of, users_frame
+from paceline.runtimes.live.heartbeat import (
+    Heartbeat,
+    ProcessPhase,
+    Progress,
+    SilenceWatch,
+    frames_of,
+    users_frame,
+)
 from paceline.runtimes.live.launcher import hangs, peers
 from paceline.runtimes.live.launcher.hangs import Hang, HangWatch, Stall, StallDetector
 from paceline.runtimes.live.launcher.processes import Activity, LaunchPlan, Process
@@ -15,7 +22,7 @@ from paceline.runtimes.live.timeouts import AFTER_END, HANG
 RUNNING = Activity(stopped=False, ticks=1)
 
 
-def pulse(phase: Phase, since: float, step: int = 5) -> Progress:
+def pulse(phase: ProcessPhase, since: float, step: int = 5) -> Progress:
     return Progress(step=step, at=1.0 if step else 0.0, phase=phase, since=since)
 
 
@@ -59,7 +66,7 @@ def test_the_first_checkpoint_may_take_longer_than_what_is_known() -> None:
 
 
 @pytest.mark.parametrize("phase", ["finishing", "checkpoint"])
-def test_a_process_that_computes_while_it_writes_is_not_standing_still(phase: Phase) -> None:
+def test_a_process_that_computes_while_it_writes_is_not_standing_still(phase: ProcessPhase) -> None:
     """If this failed, a worker would be ended while it writes a long trace or a checkpoint of many gigabytes."""
     detector = trained(0.03)
     busy = [Activity(stopped=False, ticks=ticks) for ticks in range(3)]
@@ -93,7 +100,7 @@ def test_a_first_evaluation_is_not_ended_while_it_computes() -> None:
 
 
 @pytest.mark.parametrize("phase", ["starting", "data", "forward", "backward", "apply"])
-def test_nobody_is_ended_before_its_first_step(phase: Phase) -> None:
+def test_nobody_is_ended_before_its_first_step(phase: ProcessPhase) -> None:
     """If this failed, a model that takes three minutes to compile would be killed the moment it is mentioned."""
     detector = StallDetector()
     assert detector.look(pulse(phase, 200.0, step=0), RUNNING, 310.0) is None

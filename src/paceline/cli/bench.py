@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Group, Parameter
 
-from paceline.cli.options import DEFAULT_WORKERS, PlaceOptions, run_workers, whole
+from paceline.cli.options import DEFAULT_WORKERS, PlaceOptions, Whole, run_workers
 
 if TYPE_CHECKING:
     from paceline.runtimes.live.heartbeat import Heartbeat
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 WHAT = Group("What is measured", sort_key=1)
 SHOWN = Group("What is shown", sort_key=5)
-
-Whole = Parameter(converter=whole)
 
 app = App(
     name="bench",

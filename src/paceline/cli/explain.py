@@ -10,15 +10,13 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.table import Table
 
-from paceline.cli.options import whole
+from paceline.cli.options import Whole
 from paceline.collectives import SCHEDULES
 from paceline.errors import UsageError
 
 PARTICIPANTS = Group("Participants", sort_key=1)
 WHAT = Group("What is reduced", sort_key=2)
 SHOWN = Group("What is shown", sort_key=3)
-
-Whole = Parameter(converter=whole)
 
 
 def explain(

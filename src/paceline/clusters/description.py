@@ -123,7 +123,7 @@ def _read_device(reader: toml.Reader) -> Device:
             raise UsageError(f"{place}: {error}; a name of your own needs its speed") from error
     return Device(
         name=name,
-        speed=reader.get("speed", toml.Positive, 1.0),
+        speed=reader.get("speed", toml.PositiveNumber, 1.0),
         reduce_seconds=1 / reader.get("reduce", toml.Rate, inf),
         sheet=sheet,
         memory=reader.get("memory", toml.Bytes, sheet.memory if sheet else 0.0),

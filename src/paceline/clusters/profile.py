@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from paceline.clusters.toml_reader import Factor
+from paceline.clusters.toml_reader import Count, Factor
 from paceline.errors import UsageError
 from paceline.records.files import DamagedFile, from_document, read_json, replacing, to_document
 
@@ -16,9 +16,8 @@ DEFAULT_PATH = Path("paceline-profile.json")
 LARGEST = 8_000_000
 AGAIN = "make it again with 'paceline calibrate'"
 
-Positive = Annotated[float, msgspec.Meta(ge=1e-15, le=1e300)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
+MeasuredPositive = Annotated[float, msgspec.Meta(ge=1e-15, le=1e300)]
+MeasuredNotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
 
 DISTURBED = "disturbed"
 """What ``machine`` of a profile holds where something else computed while it was measured: a sentence."""
@@ -43,9 +42,9 @@ class LinkFit:
     name: str
     """How it was reached: "memory" (shared memory of one host), "loopback" (Gloo on one host), "messages" (with a
     server on one host), "network" (all-reduces between hosts) or "wire" (messages between hosts)."""
-    bandwidth: Positive
-    latency: NotNegative
-    spread: NotNegative
+    bandwidth: MeasuredPositive
+    latency: MeasuredNotNegative
+    spread: MeasuredNotNegative
     """Standard deviation of the logarithm of (measured / predicted)."""
     points: Count
     workers: Count = 2
@@ -67,7 +66,7 @@ class Profile:
     """How many times as long computing takes with 1, 2, 3... workers of the host at it; the first is 1."""
     contention_short: tuple[Factor, ...] = ()
     """The same where they synchronise again after a moment: shared cores are then shared unevenly."""
-    cipher: Positive | None = None
+    cipher: MeasuredPositive | None = None
 
     def contention_between(self, apart: float) -> tuple[float, ...]:
         """How many times as long computing takes with 1, 2, 3... workers that synchronise every ``apart`` seconds."""

@@ -30,10 +30,10 @@ Flops = Annotated[float, TextParser(parse_flops, "write the unit, in quotes, for
 
 MOST = 10**15
 """The largest whole number that a description may state: larger ones are not exact in what is computed of them."""
-Whole = Annotated[int, Meta(ge=0, le=MOST)]
+WholeNumber = Annotated[int, Meta(ge=0, le=MOST)]
 Count = Annotated[int, Meta(ge=1, le=MOST)]
 Number = Annotated[float, Meta(description="a number, for example 1.5")]
-Positive = Annotated[float, Meta(gt=0, le=1e300, description="a number, more than 0, for example 1.5")]
+PositiveNumber = Annotated[float, Meta(gt=0, le=1e300, description="a number, more than 0, for example 1.5")]
 Factor = Annotated[
     float,
     Meta(ge=1, le=1e300, description="a number, 1 or more: workers that share a host never compute faster"),

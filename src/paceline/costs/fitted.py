@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.clusters.profile import AGAIN, NotNegative, Positive
+from paceline.clusters.profile import AGAIN, MeasuredNotNegative, MeasuredPositive
 from paceline.costs.trace import operator as ops
-from paceline.costs.trace.operator import PHASES, Convolution, Kind, Operator, Phase, kind_of
+from paceline.costs.trace.operator import PHASES, Convolution, Operator, OperatorKind, Phase, kind_of
 from paceline.costs.trace.trace import Trace
 from paceline.errors import UsageError
 
@@ -31,8 +31,8 @@ CACHED = (18.0, 30.0)
 
 @dataclass(frozen=True, kw_only=True)
 class DevicePeaks:
-    flops: Positive
-    bandwidth: Positive
+    flops: MeasuredPositive
+    bandwidth: MeasuredPositive
 
 
 def curve_name(operator: Operator) -> str:
@@ -95,7 +95,7 @@ def _convolution(shape: Convolution) -> tuple[list[float], list[float]]:
     ]
 
 
-_SCALES: Mapping[Kind, list[float]] = {
+_SCALES: Mapping[OperatorKind, list[float]] = {
     "convolution": [6.0, 9.0, 9.0, 4.5, 6.0, 4.5, 2.25, 9.0, 3.0, 1.5, 1.5, 3.0, 1.5, 3.0, *[4.5] * 5],
     "product": [5.0, 4.0, 4.0, 4.0],
     "pool": [5.0, 4.0, 4.0, 2.0],
@@ -105,7 +105,7 @@ _SCALES: Mapping[Kind, list[float]] = {
 }
 
 
-def scales(kind: Kind) -> list[float]:
+def scales(kind: OperatorKind) -> list[float]:
     """How far two operators may lie apart in each feature and still say something about each other."""
     return [6.0, *_SCALES.get(kind, [4.0, 4.0, 8.0, 3.0])]
 
@@ -143,9 +143,9 @@ def _inside(shape: Convolution) -> float:
     return part
 
 
-Array = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 Finite = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
-FourParts = Annotated[tuple[NotNegative, ...], msgspec.Meta(min_length=4, max_length=4)]
+FourParts = Annotated[tuple[MeasuredNotNegative, ...], msgspec.Meta(min_length=4, max_length=4)]
 
 LEVEL = 5.0
 """Prior standard deviation of the trend's level, in the unit of the values; wide."""
@@ -161,10 +161,10 @@ NOISES = (0.003, 0.01, 0.03, 0.1)
 class FittedCurve:
     """The curve; outside of the points it stays as it is at their edge."""
 
-    points: Array
-    weights: Array
-    scales: Array
-    variance: Positive
+    points: FloatArray
+    weights: FloatArray
+    scales: FloatArray
+    variance: MeasuredPositive
 
     def __post_init__(self) -> None:
         if not self.points.size or self.points.shape != (len(self.weights), len(self.scales)):
@@ -173,10 +173,10 @@ class FittedCurve:
         if not all(np.isfinite(part).all() for part in numbers) or self.scales.min() <= 0:
             raise ValueError("it holds numbers that are not finite or not positive")
 
-    def __call__(self, where: Sequence[Sequence[float]]) -> Array:
+    def __call__(self, where: Sequence[Sequence[float]]) -> FloatArray:
         low, high = self.points.min(axis=0), self.points.max(axis=0)
         places = np.clip(np.asarray(where, dtype=np.float64), low, high)
-        result: Array = _covariance(places, self.points, self.scales, self.variance) @ self.weights
+        result: FloatArray = _covariance(places, self.points, self.scales, self.variance) @ self.weights
         return result
 
 
@@ -188,8 +188,12 @@ class Smoothness:
 
 
 def fit_curve(
-    points: Array, values: Array, scales: Array, choice: Smoothness, doubts: Array = CERTAIN
-) -> tuple[FittedCurve, Array]:
+    points: FloatArray,
+    values: FloatArray,
+    scales: FloatArray,
+    choice: Smoothness,
+    doubts: FloatArray = CERTAIN,
+) -> tuple[FittedCurve, FloatArray]:
     """The curve, and by how much each value is missed by the curve through all others.
 
     ``doubts`` say how many times as noisy as others each value is, as a variance.
@@ -202,7 +206,9 @@ def fit_curve(
     return FittedCurve(points, np.round(weights, 9), reach, choice.variance), weights / np.diag(inverse)
 
 
-def best_smoothness(points: Array, values: Array, scales: Array, doubts: Array = CERTAIN) -> Smoothness:
+def best_smoothness(
+    points: FloatArray, values: FloatArray, scales: FloatArray, doubts: FloatArray = CERTAIN
+) -> Smoothness:
     """Of a few, the one whose curve misses the left-out value least; one that is in doubt counts less."""
 
     def missed(choice: Smoothness) -> float:
@@ -212,13 +218,13 @@ def best_smoothness(points: Array, values: Array, scales: Array, doubts: Array =
     return min((Smoothness(stretch=s, variance=v, noise=n) for s, v, n in choices), key=missed)
 
 
-def _covariance(left: Array, right: Array, scales: Array, variance: float) -> Array:
+def _covariance(left: FloatArray, right: FloatArray, scales: FloatArray, variance: float) -> FloatArray:
     """Matern's with smoothness 5/2, and that of the trend."""
     a, b = left / scales, right / scales
     squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None] - 2 * a @ b.T
     apart = np.sqrt(5 * np.maximum(squares, 0))
     local = variance * (1 + apart + apart**2 / 3) * np.exp(-apart)
-    result: Array = local + LEVEL**2 + SLOPE**2 * left @ right.T
+    result: FloatArray = local + LEVEL**2 + SLOPE**2 * left @ right.T
     return result
 
 
@@ -230,7 +236,7 @@ PAGE = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Overhead:
-    ratio: Positive = 1.0
+    ratio: MeasuredPositive = 1.0
     call: Finite = 0.0
     """Seconds a call that the operators' own times do not show: Python, modules, autograd."""
     unrolled: Finite = 0.0
@@ -238,7 +244,7 @@ class Overhead:
 
 @dataclass(frozen=True, kw_only=True)
 class FreshMemory:
-    page: NotNegative = 0.0
+    page: MeasuredNotNegative = 0.0
     shares: FourParts = (0.0, 0.0, 0.0, 1.0)
     """How much of a result lies in such memory, 0 to 1: of those below each of ``SIZES``, and of the others."""
 
@@ -268,14 +274,14 @@ class FittedDevice:
     """Seconds = what the device could do at best, times a learned factor of the operator's sizes, and overheads."""
 
     limits: DevicePeaks
-    peak: Positive
+    peak: MeasuredPositive
     curves: Mapping[str, FittedCurve]
     """By operator: the logarithm of (measured / at best)."""
-    kinds: Mapping[Kind, FittedCurve]
+    kinds: Mapping[OperatorKind, FittedCurve]
     overheads: Mapping[Phase, Overhead]
     fresh: FreshMemory = FreshMemory()
-    spread: NotNegative
-    doubts: Mapping[str, NotNegative] = field(default_factory=lambda: {"": 0.0})
+    spread: MeasuredNotNegative
+    doubts: Mapping[str, MeasuredNotNegative] = field(default_factory=lambda: {"": 0.0})
     """Standard deviation of the logarithm of (measured / predicted) of an operator that is priced by its kind, by kind;
     and under "" that of one whose kind was never measured either, which is priced at best."""
     unmeasured: Mapping[str, float] = field(default_factory=dict)
@@ -288,7 +294,7 @@ class FittedDevice:
         there = replace(self, moved=bytes_moved(trace.operators), _known={})
         if not self.curves:
             return there
-        total, unmeasured, kinds = 0.0, dict[str, float](), dict[str, Kind]()
+        total, unmeasured, kinds = 0.0, dict[str, float](), dict[str, OperatorKind]()
         for operator in trace.operators:
             seconds, name = there.seconds(operator), curve_name(operator)
             total += seconds

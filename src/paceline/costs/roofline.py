@@ -14,14 +14,22 @@ from typing import NamedTuple, get_args
 
 from paceline.clusters.catalogue import DeviceSheet
 from paceline.costs.device import DeviceModel
-from paceline.costs.trace.operator import Convolution, Kind, MatrixKind, Operator, Product, Recurrence, Shape
+from paceline.costs.trace.operator import (
+    Convolution,
+    MatrixKind,
+    Operator,
+    OperatorKind,
+    Product,
+    Recurrence,
+    Shape,
+)
 from paceline.errors import UsageError, unknown
 
 TORCH = "torch"
 """What PyTorch does by default: convolutions in tf32 where the device has it, everything else in fp32."""
 WIDTHS: Mapping[str, int] = {TORCH: 4, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 
-_MATRIX: tuple[Kind, ...] = get_args(MatrixKind)
+_MATRIX: tuple[OperatorKind, ...] = get_args(MatrixKind)
 _CORES_FOR_MEMORY = 4
 
 
@@ -34,7 +42,7 @@ class PeakShare(NamedTuple):
     """Of the peak of matrix units, for kinds that use them: harder to keep busy."""
 
 
-SHARES: Mapping[Kind, Mapping[str, PeakShare]] = {
+SHARES: Mapping[OperatorKind, Mapping[str, PeakShare]] = {
     "convolution": {"gpu": PeakShare(0.75, 0.8, 0.5), "cpu": PeakShare(0.6, 0.7)},
     "product": {"gpu": PeakShare(0.88, 0.8, 0.75), "cpu": PeakShare(0.75, 0.7)},
     "attention": {"gpu": PeakShare(0.5, 0.7, 0.4), "cpu": PeakShare(0.35, 0.6)},
@@ -129,13 +137,13 @@ class Roofline(DeviceModel):
     def _part(self) -> float:
         return self.threads / self.sheet.cores if self.threads else 1.0
 
-    def _format(self, kind: Kind) -> str:
+    def _format(self, kind: OperatorKind) -> str:
         if self.format != TORCH:
             return self.format
         if WIDTHS[self.traced] < WIDTHS[TORCH]:
             return self.traced
         return "tf32" if kind == "convolution" else "fp32"
 
-    def _narrowing(self, kind: Kind) -> float:
+    def _narrowing(self, kind: OperatorKind) -> float:
         """Mixed precision keeps the weights and the optimizer's state as they are, and narrows what flows between."""
         return 1.0 if kind == "optimizer" else min(1.0, WIDTHS[self.format] / WIDTHS[self.traced])

@@ -21,7 +21,7 @@ from paceline.errors import UsageError
 from paceline.jobs.batches import Batch
 from paceline.jobs.data import DrawnData, TensorData
 from paceline.jobs.spec import ImageShape
-from paceline.specs.ranges import Count, NotNegative, RangeChecked, at_least
+from paceline.specs.ranges import AtLeastOne, NotNegative, RangeChecked, at_least
 
 FILES = Path(__file__).parent / "files"
 Labelled = tuple[Tensor, Tensor]
@@ -232,9 +232,9 @@ class Synthetic(RangeChecked):
     """Channels x height x width."""
     classes: Annotated[int, at_least(2)] = 10
     """How many kinds of image there are."""
-    train: Count = 2000
+    train: AtLeastOne = 2000
     """Training samples."""
-    test: Count = 500
+    test: AtLeastOne = 500
     """Test samples."""
     noise: NotNegative = 1.0
     """The noise's deviation, where the pattern's is 1; more is harder to learn."""

@@ -9,7 +9,7 @@ from paceline.records.files import DamagedFile, from_document, listing, read_sea
 from paceline.records.folder import RunFolder
 from paceline.records.tensors import (
     FileIdentity,
-    Role,
+    FileRole,
     RunIdentity,
     check_tensors,
     read_tensors,
@@ -20,10 +20,10 @@ from paceline.records.tensors import (
 class Checkpoints:
     """The checkpoints of one run; every worker, or server, saves, loads and removes its own files."""
 
-    def __init__(self, folder: RunFolder, identity: RunIdentity, keep: int, role: Role = "rank") -> None:
+    def __init__(self, folder: RunFolder, identity: RunIdentity, keep: int, role: FileRole = "rank") -> None:
         assert keep >= 1
         self.folder, self.keep, self._identity = folder, keep, identity
-        self.role: Role = role
+        self.role: FileRole = role
 
     def save(self, step: int, rank: int, tree: Any) -> Path:
         """Write a worker's part of the checkpoint of a step; it is on the disk when this returns."""

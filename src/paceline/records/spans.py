@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
-Kind = Literal[
+SpanKind = Literal[
     "data", "forward", "backward", "communicate", "wait", "apply", "evaluate", "checkpoint", "other"
 ]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
 """Every moment of a worker belongs to exactly one of these. "wait" is for slower workers, "communicate" is
 what the transfer itself costs while nothing else goes on; traffic behind backward is kept apart: hidden."""
 
@@ -18,7 +18,7 @@ what the transfer itself costs while nothing else goes on; traffic behind backwa
 class Span(NamedTuple):
     """A named interval of one worker's time, in seconds since the run began."""
 
-    kind: Kind
+    kind: SpanKind
     start: float
     length: float
 

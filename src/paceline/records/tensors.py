@@ -35,7 +35,7 @@ _TYPES = {torch.bool: "BOOL", torch.bfloat16: "BF16", torch.complex64: "C64"} | 
     for bits in sizes
 }
 
-Role = Literal["rank", "server"]
+FileRole = Literal["rank", "server"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class RunIdentity:
 class FileIdentity(RunIdentity):
     """Whose state of which step a checkpoint file holds."""
 
-    role: Role
+    role: FileRole
     rank: int
     step: int
 

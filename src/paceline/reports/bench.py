@@ -76,7 +76,7 @@ def row(cell: request.BenchMeasurement) -> str:
     )
 
 
-def conclusion(cells: Sequence[request.BenchMeasurement], ending: request.Ending) -> str:
+def conclusion(cells: Sequence[request.BenchMeasurement], ending: request.BenchEnding) -> str:
     if ending == "interrupted":
         return f"interrupted after {len(cells)} rows"
     if wrong := [f"{cell.what} at {show_bytes(cell.size)}" for cell in cells if not cell.right]:

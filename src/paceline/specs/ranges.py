@@ -22,7 +22,7 @@ def from_1_to(most: int) -> Range:
     return Range(f"from 1 to {most:,}", lambda value: 1 <= value <= most)
 
 
-Count = Annotated[int, at_least(1)]
+AtLeastOne = Annotated[int, at_least(1)]
 NotNegative = Annotated[float, at_least(0)]
 Positive = Annotated[float, Range("more than 0", lambda value: 0 < value < inf)]
 Fraction = Annotated[float, Range("at least 0 and less than 1", lambda value: 0 <= value < 1)]

@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 
 from paceline.costs.trace import operator as ops
 from paceline.costs.trace.meta import is_channels_last
-from paceline.costs.trace.operator import Convolution, Kind, Operator, Phase, Shape, kind_of
+from paceline.costs.trace.operator import Convolution, Operator, OperatorKind, Phase, Shape, kind_of
 
 Arguments = dict[str, Any]
 
@@ -75,7 +75,7 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def _shape_and_flops(
-    name: str, kind: Kind, arguments: Arguments, made: list[Tensor]
+    name: str, kind: OperatorKind, arguments: Arguments, made: list[Tensor]
 ) -> tuple[Shape, float | None]:
     """Operations are None where they are a number an element."""
     backward = name.endswith("_backward")

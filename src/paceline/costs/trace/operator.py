@@ -9,7 +9,9 @@ Phase = Literal["forward", "backward", "apply"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "apply")
 
 MatrixKind = Literal["convolution", "product", "attention", "recurrence"]
-Kind = Literal[MatrixKind, "norm", "pool", "elementwise", "reduction", "embedding", "copy", "optimizer"]
+OperatorKind = Literal[
+    MatrixKind, "norm", "pool", "elementwise", "reduction", "embedding", "copy", "optimizer"
+]
 """What an operator does; those of one kind are timed by one rule.
 
 ``product`` is a matrix product, ``recurrence`` a whole layer of an LSTM, ``reduction`` also softmax and
@@ -95,7 +97,7 @@ class Operator:
     """One call; calls that differ only in the memory held are equal, as their time does not depend on it."""
 
     name: str
-    kind: Kind
+    kind: OperatorKind
     phase: Phase
     module: str
     """The dotted path of the innermost module in whose forward it, or what it is the backward of, was called."""
@@ -127,7 +129,7 @@ WRITE_ONLY = frozenset(
     ["zero_", "fill_", "copy_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_"]
 )
 
-_GROUPS: dict[Kind, str] = {
+_GROUPS: dict[OperatorKind, str] = {
     "product": "mm addmm bmm baddbmm",
     "convolution": "convolution",
     "recurrence": "mkldnn_rnn_layer",
@@ -152,7 +154,7 @@ _GROUPS: dict[Kind, str] = {
     "optimizer": "_fused_sgd _fused_adam _fused_adamw _fused_adagrad",
 }
 
-KINDS: dict[str, Kind] = {name: kind for kind, names in _GROUPS.items() for name in names.split()}
+KINDS: dict[str, OperatorKind] = {name: kind for kind, names in _GROUPS.items() for name in names.split()}
 """By name, without what says that it is a backward or works in place: what the layers of ``torch.nn`` consist of."""
 _VARIANT = re.compile("(_backward|_backward_data|_forward)?_?$")
 _ATTENTION = "_scaled_dot_product_"
@@ -184,5 +186,5 @@ def is_known(name: str) -> bool:
 
 
 @cache
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> OperatorKind:
     return "attention" if name.startswith(_ATTENTION) else KINDS.get(_VARIANT.sub("", name), "elementwise")

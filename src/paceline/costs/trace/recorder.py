@@ -15,10 +15,10 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from paceline.costs.trace.counting import counts, operator, tensors_in
-from paceline.costs.trace.operator import Kind, Operator, Phase, kind_of
+from paceline.costs.trace.operator import Operator, OperatorKind, Phase, kind_of
 
-_NARROW: tuple[Kind, ...] = ("convolution", "product", "attention")
-_FULL: tuple[Kind, ...] = ("norm", "reduction")
+_NARROW: tuple[OperatorKind, ...] = ("convolution", "product", "attention")
+_FULL: tuple[OperatorKind, ...] = ("norm", "reduction")
 BLOCK = 32 * 2**20
 """Bytes from which glibc gives a block pages of its own and gives them back; smaller ones share a heap, with holes."""
 LOSS = "loss"
@@ -50,7 +50,7 @@ class HeldMemory:
         self._cast: set[int] = set()
 
     def made(
-        self, name: str, kind: Kind, forward: bool, given: Sequence[Tensor], made: Sequence[Tensor]
+        self, name: str, kind: OperatorKind, forward: bool, given: Sequence[Tensor], made: Sequence[Tensor]
     ) -> None:
         if forward and kind in _NARROW:
             for tensor in filter(_is_wide, given):
@@ -69,7 +69,7 @@ class HeldMemory:
             self.mixed += mixed
             self.heap += memory.heap
 
-    def _makes_wide(self, name: str, kind: Kind, given: Sequence[Tensor]) -> bool:
+    def _makes_wide(self, name: str, kind: OperatorKind, given: Sequence[Tensor]) -> bool:
         if kind in _NARROW:
             return False
         if kind in _FULL and "batch_norm" not in name:

@@ -13,26 +13,26 @@ from paceline.jobs.models.layers import chain, output_sides, start_convolutions
 from paceline.specs.ranges import RangeChecked
 
 Dense = Literal["linear", "convolution"]
-Table = Sequence[tuple[str, int, int, int, int, int] | str]
+LayerTable = Sequence[tuple[str, int, int, int, int, int] | str]
 """A convolution that a ReLU follows: name, channels, kernel, stride, padding, groups. A word is another layer."""
 
-ALEXNET: Table = (
+ALEXNET: LayerTable = (
     # Two pixels of padding make 224 pixels what the paper's sizes need: it says 224 and counts as for 227.
     *(("conv1", 96, 11, 4, 2, 1), "norm1", "pool1", ("conv2", 256, 5, 1, 2, 2), "norm2", "pool2"),
     *(("conv3", 384, 3, 1, 1, 1), ("conv4", 384, 3, 1, 1, 2), ("conv5", 256, 3, 1, 1, 2), "pool5"),
 )
-ALEXNET_V2: Table = (
+ALEXNET_V2: LayerTable = (
     *(("conv1", 64, 11, 4, 0, 1), "pool1", ("conv2", 192, 5, 1, 2, 1), "pool2"),
     *(("conv3", 384, 3, 1, 1, 1), ("conv4", 384, 3, 1, 1, 1), ("conv5", 256, 3, 1, 1, 1), "pool5"),
 )
-VGG16: Table = (
+VGG16: LayerTable = (
     *(("conv1-1", 64, 3, 1, 1, 1), ("conv1-2", 64, 3, 1, 1, 1), "pool1"),
     *(("conv2-1", 128, 3, 1, 1, 1), ("conv2-2", 128, 3, 1, 1, 1), "pool2"),
     *(("conv3-1", 256, 3, 1, 1, 1), ("conv3-2", 256, 3, 1, 1, 1), ("conv3-3", 256, 3, 1, 1, 1), "pool3"),
     *(("conv4-1", 512, 3, 1, 1, 1), ("conv4-2", 512, 3, 1, 1, 1), ("conv4-3", 512, 3, 1, 1, 1), "pool4"),
     *(("conv5-1", 512, 3, 1, 1, 1), ("conv5-2", 512, 3, 1, 1, 1), ("conv5-3", 512, 3, 1, 1, 1), "pool5"),
 )
-NIN: Table = (  # the 1x1 convolutions are a small network at every pixel
+NIN: LayerTable = (  # the 1x1 convolutions are a small network at every pixel
     *(("conv1", 96, 11, 4, 0, 1), ("cccp1", 96, 1, 1, 0, 1), ("cccp2", 96, 1, 1, 0, 1), "pool1"),
     *(("conv2", 256, 5, 1, 2, 1), ("cccp3", 256, 1, 1, 0, 1), ("cccp4", 256, 1, 1, 0, 1), "pool2"),
     *(("conv3", 384, 3, 1, 1, 1), ("cccp5", 384, 1, 1, 0, 1), ("cccp6", 384, 1, 1, 0, 1), "pool3"),
@@ -41,7 +41,7 @@ NIN: Table = (  # the 1x1 convolutions are a small network at every pixel
 
 
 def _layers(
-    shape: tuple[int, ...], table: Table, pool: int = 3
+    shape: tuple[int, ...], table: LayerTable, pool: int = 3
 ) -> tuple[dict[str, nn.Module], int, list[int]]:
     """The layers of a table by name, and the channels and sides that they leave; ``pool`` is the poolings' kernel."""
     ins, *sides = shape
@@ -78,7 +78,9 @@ def dense_layers(
     return layers if linear else layers | {"flatten": nn.Flatten()}
 
 
-def _network(shape: tuple[int, ...], table: Table, dense: Dense, classes: int, pool: int = 3) -> nn.Module:
+def _network(
+    shape: tuple[int, ...], table: LayerTable, dense: Dense, classes: int, pool: int = 3
+) -> nn.Module:
     layers, channels, sides = _layers(shape, table, pool)
     return start_convolutions(chain(layers | dense_layers(dense, channels, sides, (4096, 4096, classes))))
 

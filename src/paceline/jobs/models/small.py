@@ -8,14 +8,14 @@ from typing import Annotated, ClassVar
 from torch import nn
 
 from paceline.jobs.inputs import ImageInput
-from paceline.specs.ranges import Count, RangeChecked, at_least
+from paceline.specs.ranges import AtLeastOne, RangeChecked, at_least
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mlp(RangeChecked):
     """A multi-layer perceptron: every pixel to every unit."""
 
-    hidden: Count = 64
+    hidden: AtLeastOne = 64
     """Units in each hidden layer; more learn more and send more."""
     layers: Annotated[int, at_least(0)] = 1
     """Hidden layers; 0 is logistic regression."""
@@ -31,11 +31,11 @@ class Mlp(RangeChecked):
 class Cnn(RangeChecked):
     """The lean convolutional network: 6 and 16 filters of 5x5, 64 units."""
 
-    first: Count = 6
+    first: AtLeastOne = 6
     """Filters of the first convolution."""
-    second: Count = 16
+    second: AtLeastOne = 16
     """Filters of the second convolution."""
-    hidden: Count = 64
+    hidden: AtLeastOne = 64
     """Units of the fully connected layer; most of the parameters are in front of it."""
     default_input: ClassVar[ImageInput] = ImageInput(shape=(1, 8, 8), classes=10)
 

@@ -13,7 +13,7 @@ from paceline.studies.predict.prediction import (
     Memory,
     Prediction,
     PredictionRow,
-    Setting,
+    SettingValue,
     StrategyPrediction,
     WorkerRange,
 )
@@ -221,7 +221,7 @@ def _gathering(found: GatheringCodec) -> str:
     )
 
 
-def typed(*settings: Setting) -> str:
+def typed(*settings: SettingValue) -> str:
     """Settings as they are typed on the command line."""
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings)
 

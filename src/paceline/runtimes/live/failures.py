@@ -16,15 +16,15 @@ import msgspec
 from paceline.errors import UsageError, printable
 from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.folder import RunFolder
-from paceline.records.tensors import Role as FileRole
+from paceline.records.tensors import FileRole
 from paceline.runtimes.config import Config, read_live
 from paceline.runtimes.live.process_info import ProcessInfo, Role, show_process
 from paceline.units import show_seconds
 
 _Cause = Literal["killed", "exited", "error", "mistake", "hung", "diverged"]
 _Effect = Literal["lost-host", "lost-peer", "stopped", "interrupted", "check", "abandoned", "expelled"]
-Kind = Literal[_Cause, _Effect]
-_SENTENCES: dict[Kind, str] = {
+FailureKind = Literal[_Cause, _Effect]
+_SENTENCES: dict[FailureKind, str] = {
     "killed": "{who} died {when} ({message})",
     "exited": "{who} died {when} ({message})",
     "error": "{who} failed {when}: {message}{where}",
@@ -59,7 +59,7 @@ class Failure:
     rank: _Count
     role: Role = "worker"
     host: str
-    kind: Kind
+    kind: FailureKind
     step: _Count = 0
     message: str = ""
     where: str = ""
@@ -72,7 +72,7 @@ class Failure:
         return msgspec.json.encode(replace(self, traceback=self.traceback[-_LONGEST["traceback"] :]))
 
     @classmethod
-    def of(cls, info: ProcessInfo, kind: Kind, step: int, message: str = "", **more: Any) -> Self:
+    def of(cls, info: ProcessInfo, kind: FailureKind, step: int, message: str = "", **more: Any) -> Self:
         return cls(
             rank=info.rank, role=info.role, host=info.host, kind=kind, step=step, message=message, **more
         )

@@ -21,13 +21,13 @@ from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.timeouts import GLANCE, STACK
 
 _OfStep = Literal["data", "forward", "backward", "exchange", "apply", "evaluate", "checkpoint"]
-Phase = Literal["starting", _OfStep, "finishing", "idle", "serving"]
+ProcessPhase = Literal["starting", _OfStep, "finishing", "idle", "serving"]
 """What a process is doing. "exchange" is everything in which it waits for others; a server is "idle" or "serving"."""
 
 STACK_SIGNAL = signal.SIGRTMIN + 7
 _LONGEST_STACK = 2**18
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)')
-_PHASES: tuple[Phase, ...] = get_args(Phase)
+_PHASES: tuple[ProcessPhase, ...] = get_args(ProcessPhase)
 _NUMBERS = {phase: number for number, phase in enumerate(_PHASES)}
 
 
@@ -52,7 +52,7 @@ class Progress:
     step: int = 0
     at: float = 0.0
     """When the last one ended, in seconds since the epoch; 0 before the first."""
-    phase: Phase = "starting"
+    phase: ProcessPhase = "starting"
     since: float = 0.0
     """When the phase began, by the host's monotonic clock; 0 where nothing was ever written."""
     run: Path | None = None
@@ -74,7 +74,7 @@ class Heartbeat:
         """A step has ended, or a server's update; 0 says that the process is ready to begin."""
         self._page.step, self._page.at = step, time.time()
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: ProcessPhase) -> None:
         """A phase begins, or the present one has made progress."""
         self._page.phase, self._page.since = _NUMBERS[phase], time.monotonic()
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from paceline.costs import fitted
 from paceline.costs.fitted import DevicePeaks, bytes_moved, curve_name, features, logarithm, scales
-from paceline.costs.trace.operator import Kind, Operator, Phase
+from paceline.costs.trace.operator import Operator, OperatorKind, Phase
 from paceline.errors import RunFailed
 from paceline.studies.calibrate.measure import PACE, MeasuredNetwork, TimedOperator
 
@@ -30,7 +30,7 @@ FEWEST_OPERATORS = 6
 ODD = 1.0
 """Logarithm of the factor by which a call may be off the curve before it counts less."""
 FOLDS = 5
-RATED: tuple[Kind, ...] = ("convolution", "product", "attention", "recurrence")
+RATED: tuple[OperatorKind, ...] = ("convolution", "product", "attention", "recurrence")
 TYPICAL = 1e-3
 """Seconds of a call that is measured as exactly as most."""
 
@@ -44,7 +44,7 @@ class CurvePoint(NamedTuple):
     moved: float
 
 
-Named = Mapping[Kind, Mapping[str, list[CurvePoint]]]
+Named = Mapping[OperatorKind, Mapping[str, list[CurvePoint]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,8 @@ class DeviceFit:
     dropped: int
     flops: float
     bandwidth: float
-    residuals: Mapping[Kind, tuple[float, float]]
-    rates: Mapping[Kind, tuple[float, float]]
+    residuals: Mapping[OperatorKind, tuple[float, float]]
+    rates: Mapping[OperatorKind, tuple[float, float]]
     """Operations a second, the 10th and the 98th percentile."""
     steps: tuple[float, float]
     """Errors of whole steps of networks that were left out of the fit."""
@@ -133,18 +133,18 @@ def _points(
 
 
 def _named(points: Iterable[CurvePoint]) -> Named:
-    kinds: dict[Kind, dict[str, list[CurvePoint]]] = defaultdict(lambda: defaultdict(list))
+    kinds: dict[OperatorKind, dict[str, list[CurvePoint]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
         kinds[point.operator.kind][curve_name(point.operator)].append(point)
-    return {kind: kinds[kind] for kind in get_args(Kind) if kind in kinds}
+    return {kind: kinds[kind] for kind in get_args(OperatorKind) if kind in kinds}
 
 
 def _fit(
     measured: Sequence[MeasuredNetwork], points: Iterable[CurvePoint], limits: DevicePeaks, page: float
-) -> tuple[fitted.FittedDevice, dict[Kind, list[float]]]:
+) -> tuple[fitted.FittedDevice, dict[OperatorKind, list[float]]]:
     """The device by these networks and their calls; and by kind the errors of curves on what they have not seen."""
     curves: dict[str, fitted.FittedCurve] = {}
-    missed: dict[Kind, list[float]] = defaultdict(list)
+    missed: dict[OperatorKind, list[float]] = defaultdict(list)
     named = _named(points)
     for kind, operators in named.items():
         for name, found in operators.items():

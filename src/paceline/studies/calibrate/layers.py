@@ -20,7 +20,7 @@ from paceline.studies.calibrate.networks import log_uniform
 
 FEWEST = 2**9
 
-Call = Callable[[Any, Tensor], Any]
+LayerCall = Callable[[Any, Tensor], Any]
 
 _MADE: Mapping[str, Callable[[int], Any]] = {
     "c": lambda c: c,
@@ -82,7 +82,7 @@ class LayerCase(msgspec.Struct, forbid_unknown_fields=True):
 class SingleLayer(nn.Module):
     """A layer whose input needs a gradient, as inside a network."""
 
-    def __init__(self, layer: nn.Module, call: Call) -> None:
+    def __init__(self, layer: nn.Module, call: LayerCall) -> None:
         super().__init__()
         self.layer, self.call = layer, call
         self.scale = nn.Parameter(torch.ones(()))

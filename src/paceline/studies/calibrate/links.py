@@ -72,7 +72,7 @@ JOBS = (
 )
 TRIES = 3
 
-Round = Mapping[tuple[str, str], float]
+RoundTimes = Mapping[tuple[str, str], float]
 Train = Callable[[Mapping[str, str]], RunFolder]
 
 
@@ -121,7 +121,7 @@ def calibrate_links(
         probe = LinkProbe(group, beside)
         probe.round()  # it warms up
         meter = LoadMeter(job_roots(info), info.local_workers)
-        found: list[Round] = []
+        found: list[RoundTimes] = []
         disturbed = ""
         for number in range(2 * rounds):
             beat(number)
@@ -154,7 +154,7 @@ class LinkProbe:
             for width, subject in dense.items()
         }
 
-    def round(self) -> Round:
+    def round(self) -> RoundTimes:
         one = {}
         for net, step in self._plain.items():
             one["alone", net] = alone = self._alone(step)
@@ -206,7 +206,7 @@ class LinkProbe:
             marks.append(time.perf_counter())
         return [later - earlier for earlier, later in pairwise(marks)]
 
-    def fit(self, rounds: Sequence[Round], disturbed: str) -> link_fit.ContentionFit:
+    def fit(self, rounds: Sequence[RoundTimes], disturbed: str) -> link_fit.ContentionFit:
         group, wire = self._group, []
         if "network" in self._links:
             points = Prober(group, len(rounds) * TURN).exchange("across", group.first_of_each_host())
@@ -227,7 +227,7 @@ class LinkProbe:
             workers=group.workers, short=short, long=long, links=(*links, *wire), disturbed=disturbed
         )
 
-    def _averaged_step(self, rounds: Sequence[Round], link: str, net: str) -> link_fit.AveragedStep:
+    def _averaged_step(self, rounds: Sequence[RoundTimes], link: str, net: str) -> link_fit.AveragedStep:
         # In steps of one worker alone, so that slow rounds count as much as quick ones.
         alone = median(one["alone", net] for one in rounds)
         added = median((one[link, net] - one["short", net]) / one["alone", net] for one in rounds)
@@ -237,7 +237,7 @@ class LinkProbe:
         )
 
 
-def _factor(rounds: Sequence[Round], how: str, net: str) -> float:
+def _factor(rounds: Sequence[RoundTimes], how: str, net: str) -> float:
     return median(one[how, net] / one["alone", net] for one in rounds)
 
 

@@ -20,7 +20,7 @@ LARGEST = 4_000_000_000
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
 
-Ending = Literal["done", "wrong", "interrupted"]
+BenchEnding = Literal["done", "wrong", "interrupted"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,4 +148,4 @@ class BenchResult:
     prediction: BenchPrediction | None = None
     cells: list[BenchMeasurement] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    ending: Ending = "interrupted"
+    ending: BenchEnding = "interrupted"

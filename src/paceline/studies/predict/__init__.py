@@ -14,9 +14,9 @@ import torch
 from paceline import __version__
 from paceline.studies.predict.findings import Finder, find_remedies
 from paceline.studies.predict.interval import FOREIGN, guessed_share, longest
-from paceline.studies.predict.model import PacelineModel, Progress, find_model
+from paceline.studies.predict.model import PacelineModel, ShowProgress, find_model
 from paceline.studies.predict.paleo import find_paleo_model
-from paceline.studies.predict.prediction import Prediction, Setting, StrategyPrediction
+from paceline.studies.predict.prediction import Prediction, SettingValue, StrategyPrediction
 from paceline.studies.predict.request import PredictRequest
 
 __all__ = ["PredictRequest", "Prediction", "predict"]
@@ -26,7 +26,7 @@ LEAST_SHARE = 0.001
 
 
 def predict(
-    request: PredictRequest, *, modules: bool = False, progress: Progress = lambda _: None
+    request: PredictRequest, *, modules: bool = False, progress: ShowProgress = lambda _: None
 ) -> Prediction:
     """Price every strategy at every number of workers, and say what follows.
 
@@ -41,7 +41,7 @@ def predict(
 
 
 def price_request(
-    model: PacelineModel, remedies: Sequence[Setting] | None = None, *, modules: bool = False
+    model: PacelineModel, remedies: Sequence[SettingValue] | None = None, *, modules: bool = False
 ) -> Prediction:
     """``remedies`` are changes that may make training faster; unless they are given, they are found."""
     model.check()

@@ -24,7 +24,7 @@ from paceline.studies.predict.prediction import (
     Knee,
     Limit,
     Memory,
-    Setting,
+    SettingValue,
     Speedup,
 )
 from paceline.studies.predict.request import USUAL_NETWORK
@@ -66,7 +66,7 @@ NETWORKS = (
 )
 
 
-def find_remedies(model: PacelineModel) -> Iterator[Setting]:
+def find_remedies(model: PacelineModel) -> Iterator[SettingValue]:
     """Changes that may make training faster; of one setting, what costs least comes first."""
     request = model.request
     per_host = request.per_host or 1
@@ -92,7 +92,7 @@ def find_remedies(model: PacelineModel) -> Iterator[Setting]:
     yield from (("batch_size", str(times * model.batch // model.compute.accumulate)) for times in (2, 4))
 
 
-def find_roomier(model: PacelineModel) -> Iterator[Setting]:
+def find_roomier(model: PacelineModel) -> Iterator[SettingValue]:
     """Changes that need less memory or have more."""
     request, sheet = model.request, model.sheet
     if request.device is None or sheet is None:
@@ -106,7 +106,7 @@ def find_roomier(model: PacelineModel) -> Iterator[Setting]:
 
 
 class Finder:
-    def __init__(self, model: PacelineModel, strategy: str, remedies: Sequence[Setting]) -> None:
+    def __init__(self, model: PacelineModel, strategy: str, remedies: Sequence[SettingValue]) -> None:
         self._model, self._strategy, self._remedies = model, strategy, remedies
         self._asked = max(model.workers)
         self._now = self._setup(self._asked)
@@ -231,7 +231,7 @@ class Finder:
         order = sorted(helps, key=lambda setting: (setting not in first, -helps[setting].gain))
         return [helps[setting] for setting in order[:MOST_HELPS]]
 
-    def _best(self, remedies: list[Setting]) -> Speedup | None:
+    def _best(self, remedies: list[SettingValue]) -> Speedup | None:
         best: Speedup | None = None
         for remedy in remedies[:: -1 if self._quick else -SIMULATED][::-1]:
             try:
@@ -246,7 +246,7 @@ class Finder:
         worth = best is not None and best.gain >= WORTH and best.speed_up >= WORTH * now
         return best if worth else None
 
-    def _speedup(self, remedy: Setting) -> Speedup | None:
+    def _speedup(self, remedy: SettingValue) -> Speedup | None:
         model = self._model.changed([remedy])
         setup = self._setup(self._asked, model)
         if not model.memory(setup).fits:
@@ -271,7 +271,7 @@ class Finder:
                 best = max(found, key=lambda one: one[0])
                 yield from [one for _, one in ([found[0]] if found[0][0] < best[0] else []) + [best]]
 
-    def _fit(self, setting: Setting | None, workers: int) -> tuple[int, FittingChange] | None:
+    def _fit(self, setting: SettingValue | None, workers: int) -> tuple[int, FittingChange] | None:
         """The change, with as large a batch as fits with memory to spare, up to the requested one; and the batch."""
         change = () if setting is None else (setting,)
         try:

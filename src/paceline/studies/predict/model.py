@@ -40,7 +40,7 @@ from paceline.studies.predict.prediction import (
     ModuleCost,
     PredictedStep,
     PredictionRow,
-    Setting,
+    SettingValue,
     StepBounds,
 )
 from paceline.studies.predict.request import MOST_BATCH, MOST_WORKERS, USUAL_BATCH, PredictRequest
@@ -53,7 +53,7 @@ ONE_WORKER = "all-reduce"
 MILLION = 1_000_000
 HOUR = 3600
 
-Progress = Callable[[str], None]
+ShowProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class PacelineModel:
     deployment: Deployment
     device: Device
     """Of workers whose hosts do not say what memory they have."""
-    progress: Progress = lambda _: None
+    progress: ShowProgress = lambda _: None
 
     def __post_init__(self) -> None:
         for name in ("setup", "step", "bounds", "memory", "at_its_speed"):  # whose answers are kept
@@ -141,7 +141,7 @@ class PacelineModel:
         if self.epoch_samples is not None:
             self._shards(largest)
 
-    def changed(self, settings: Iterable[Setting]) -> "PacelineModel":
+    def changed(self, settings: Iterable[SettingValue]) -> "PacelineModel":
         model = find_model(self.request.changed(settings), like=self)
         model.check()
         return model
@@ -284,7 +284,7 @@ class PacelineModel:
 
 
 def find_model(
-    request: PredictRequest, like: PacelineModel | None = None, progress: Progress = lambda _: None
+    request: PredictRequest, like: PacelineModel | None = None, progress: ShowProgress = lambda _: None
 ) -> PacelineModel:
     """Look everything up; ``like`` has traced the same subject, and computes alike where its device is the same."""
     profile = like.profile if like else None

@@ -23,7 +23,7 @@ from paceline.strategies.messages import Join, Push
 FIRST = 32
 LONGEST = 2**18
 
-Exchange = tuple[tuple[str, int], ...]
+StepExchanges = tuple[tuple[str, int], ...]
 """What a worker exchanges in one step: kinds and sizes, empty for nothing."""
 
 
@@ -39,7 +39,7 @@ class ExchangePattern:
 
 def observe(strategy: Strategy, workers: int, seconds: float, name: str = "") -> ExchangePattern:
     """Run the worker's program of a few ranks, with steps of so many seconds and exchanges that take none."""
-    sequence: list[Exchange] = []
+    sequence: list[StepExchanges] = []
     steps = _exchanges(strategy, 0, workers, seconds)
     length = FIRST
     while (cycle := _cycle(sequence)) is None:
@@ -76,7 +76,7 @@ def updates_before_answering(strategy: Strategy) -> bool:
     return applied
 
 
-def _cycle(sequence: Sequence[Exchange]) -> int | None:
+def _cycle(sequence: Sequence[StepExchanges]) -> int | None:
     """The fewest steps whose last two repetitions are the same and exchange something; None where there are none."""
     places = [place for place, step in enumerate(sequence) if step]
     for earlier in reversed(places[:-1]):
@@ -86,7 +86,7 @@ def _cycle(sequence: Sequence[Exchange]) -> int | None:
     return None
 
 
-def _exchanges(strategy: Strategy, rank: int, workers: int, seconds: float) -> Iterator[Exchange]:
+def _exchanges(strategy: Strategy, rank: int, workers: int, seconds: float) -> Iterator[StepExchanges]:
     """What each step of one worker exchanges; a step ends when the next gradient is asked for."""
     vector = torch.zeros(8)
     me = Worker(rank=rank, workers=workers, params=vector, grad=vector.clone(), buffers=torch.zeros(0))

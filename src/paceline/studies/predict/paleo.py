@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from paceline.clusters.catalogue import find_device, find_network
 from paceline.costs.paleo import SCHEMES, Paleo, as_paleo, paleo_layers, paleo_step
 from paceline.errors import UsageError
-from paceline.studies.predict.model import PacelineModel, Progress, find_model
+from paceline.studies.predict.model import PacelineModel, ShowProgress, find_model
 from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, PredictionRow
 from paceline.studies.predict.request import USUAL_NETWORK, PredictRequest
 from paceline.units import show_rate
@@ -59,7 +59,7 @@ class PaleoModel(PacelineModel):
         )
 
 
-def find_paleo_model(request: PredictRequest, progress: Progress) -> PaleoModel:
+def find_paleo_model(request: PredictRequest, progress: ShowProgress) -> PaleoModel:
     if request.device is None:
         raise UsageError("cost model paleo needs a device of the catalogue: name one, such as k40")
     for field in fields(request):

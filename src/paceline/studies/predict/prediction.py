@@ -19,7 +19,7 @@ Method = Literal["groups", "events", "approximation"]
 """How a step was found: one worker simulated for each group of equal ones, every worker simulated, or a large run
 with servers approximated (``approximation.py``)."""
 
-Setting = tuple[str, str]
+SettingValue = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,7 @@ class BandwidthNeed:
 
 @dataclass(frozen=True, kw_only=True)
 class Speedup:
-    change: tuple[Setting, ...]
+    change: tuple[SettingValue, ...]
     workers: int
     gain: float
     speed_up: float
@@ -155,7 +155,7 @@ class Speedup:
 
 @dataclass(frozen=True, kw_only=True)
 class FittingChange:
-    change: tuple[Setting, ...]
+    change: tuple[SettingValue, ...]
     workers: int
     needed: float
     capacity: float

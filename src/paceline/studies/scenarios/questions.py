@@ -34,7 +34,7 @@ def read_request(scenario: Scenario) -> Answer:
         "op": reader.get("op", toml.Name, "sum"),
         "values": "; ".join(" ".join(f"{number:.17g}" for number in row) for row in values),
         "hosts": ",".join(map(str, hosts)),
-        "seed": reader.get("seed", toml.Whole, 0),
+        "seed": reader.get("seed", toml.WholeNumber, 0),
     }
     request |= {key: reader.get(key, SmallCount, 0) for key in ("workers", "length", "segments")}
     scenario.finish(reader)
@@ -104,8 +104,8 @@ def prediction(scenario: Scenario) -> "Prediction":
     }
     if settings["cost_model"] == "paleo":
         settings |= {
-            "ppp_comp": reader.get("ppp-comp", toml.Positive, 1.0),
-            "ppp_comm": reader.get("ppp-comm", toml.Positive, 1.0),
+            "ppp_comp": reader.get("ppp-comp", toml.PositiveNumber, 1.0),
+            "ppp_comm": reader.get("ppp-comm", toml.PositiveNumber, 1.0),
         }
     else:
         settings["strategies"] = reader.get("strategies", tuple[toml.Name, ...], ("all-reduce",))

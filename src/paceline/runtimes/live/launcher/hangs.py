@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from paceline.runtimes.live import timeouts
 from paceline.runtimes.live.failures import Failure
-from paceline.runtimes.live.heartbeat import Phase, Progress, ask_for_stack, users_frame
+from paceline.runtimes.live.heartbeat import ProcessPhase, Progress, ask_for_stack, users_frame
 from paceline.runtimes.live.launcher.processes import Activity, LaunchPlan, Process, activity
 from paceline.units import show_seconds
 
 _FRAMES = 8
-_WRITING: tuple[Phase, ...] = ("checkpoint", "finishing")
+_WRITING: tuple[ProcessPhase, ...] = ("checkpoint", "finishing")
 _NEVER = float("inf")
 
 
@@ -26,7 +26,7 @@ class Stall(NamedTuple):
     since: float
     until: float
     """When it is ended unless it goes on; infinity where it is only reported."""
-    phase: Phase
+    phase: ProcessPhase
     stopped: bool
     """By a signal; it can be continued."""
 
@@ -38,9 +38,9 @@ class StallDetector:
     hang: float = timeouts.HANG
     first: Progress = Progress()
     """As it was found when it had first made some."""
-    _phase: Phase = "starting"
+    _phase: ProcessPhase = "starting"
     _since: float = 0.0
-    _longest: dict[Phase, float] = field(default_factory=lambda: defaultdict(float))
+    _longest: dict[ProcessPhase, float] = field(default_factory=lambda: defaultdict(float))
     _stopped_at: float | None = None
     _was_stopped: bool = False
     _system: Activity | None = None

@@ -14,7 +14,7 @@ import msgspec
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.addresses import LOOPBACK
-from paceline.runtimes.live.failures import Failure, Kind, killed_by, read_note
+from paceline.runtimes.live.failures import Failure, FailureKind, killed_by, read_note
 from paceline.runtimes.live.heartbeat import Progress, read_progress
 from paceline.runtimes.live.process_info import VARIABLE, ProcessInfo, local_servers, proc_stat, show_process
 from paceline.runtimes.live.secret import NEEDED
@@ -151,7 +151,7 @@ class Process:
             return note
         # A SIGKILL that this launcher did not send is a cause, however late it is seen: memory may have run out.
         stopped = self.killed or (code == -signal.SIGTERM and ended > (failed_at or ended))
-        kind: Kind = "stopped" if stopped else "killed" if code < 0 else "exited"
+        kind: FailureKind = "stopped" if stopped else "killed" if code < 0 else "exited"
         return Failure.of(self.info, kind, self.progress().step, killed_by(code), at=ended)
 
     def reap(self) -> bool:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from paceline.errors import UsageError
 from paceline.runtimes.live.timeouts import CONNECTING, CUT, RETRY
-from paceline.runtimes.live.wire.noise import MESSAGE, TAG, Bytes, Cipher, Handshake, NotGenuine
+from paceline.runtimes.live.wire.noise import MESSAGE, TAG, BytesLike, Cipher, Handshake, NotGenuine
 from paceline.runtimes.live.wire.shared_flat import MappedFlat
 from paceline.strategies.effects import Peer
 
@@ -211,7 +211,7 @@ class Channel:
             yield from _into(destination.memory, body, opening)
             destination.complete()
 
-    def _sealed(self, plain: Bytes) -> memoryview:
+    def _sealed(self, plain: BytesLike) -> memoryview:
         size = len(plain) + TAG
         if size > len(self._scratch):
             self._scratch = memoryview(bytearray(size))
@@ -288,7 +288,7 @@ def tune_tcp(connection: socket.socket, cut: int) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _records(plain: Bytes) -> Iterator[Bytes]:
+def _records(plain: BytesLike) -> Iterator[BytesLike]:
     return (plain[at : at + RECORD] for at in range(0, len(plain), RECORD))
 
 

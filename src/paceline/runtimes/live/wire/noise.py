@@ -18,7 +18,7 @@ MESSAGE = 32 + TAG
 """Bytes of each of the two messages: an ephemeral public key and the tag of an empty payload."""
 REKEY = 2**18
 """Records after which both sides take the next key; of 256 KiB these are 64 GiB, a sixth of what TLS 1.3 allows."""
-Bytes = bytes | bytearray | memoryview
+BytesLike = bytes | bytearray | memoryview
 _NONCE = Struct(">IQ")
 
 
@@ -32,18 +32,18 @@ class Cipher:
     def __init__(self, key: bytes) -> None:
         self._aead, self._count = AESGCM(key), 0
 
-    def seal(self, plain: Bytes, context: bytes = b"") -> bytes:
+    def seal(self, plain: BytesLike, context: bytes = b"") -> bytes:
         return self._aead.encrypt(self._next(), plain, context)
 
-    def seal_into(self, record: memoryview, plain: Bytes) -> None:
+    def seal_into(self, record: memoryview, plain: BytesLike) -> None:
         self._aead.encrypt_into(self._next(), plain, None, record)
 
-    def open(self, record: Bytes, context: bytes = b"") -> bytes:
+    def open(self, record: BytesLike, context: bytes = b"") -> bytes:
         plain = bytearray(len(record) - TAG)
         self.open_into(plain, record, context)
         return bytes(plain)
 
-    def open_into(self, plain: Bytes, record: Bytes, context: bytes = b"") -> None:
+    def open_into(self, plain: BytesLike, record: BytesLike, context: bytes = b"") -> None:
         """What is in the next record, into memory that is TAG bytes shorter; NotGenuine leaves anything there."""
         try:
             self._aead.decrypt_into(self._next(), record, context, plain)

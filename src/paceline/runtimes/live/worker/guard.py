@@ -15,7 +15,7 @@ import torch
 
 from paceline.errors import Diverged, RunFailed, UsageError, describe, users_line
 from paceline.records.folder import RunFolder
-from paceline.runtimes.live.failures import Failure, Kind, join_command, safe, sentence, what_next
+from paceline.runtimes.live.failures import Failure, FailureKind, join_command, safe, sentence, what_next
 from paceline.runtimes.live.heartbeat import Heartbeat, write_stack_when_asked
 from paceline.runtimes.live.launch_folder import LaunchFolder, read_servers
 from paceline.runtimes.live.process_info import ProcessInfo, file_stem, local_servers
@@ -24,7 +24,7 @@ from paceline.runtimes.live.timeouts import PATIENCE
 from paceline.runtimes.live.worker.server_comm import Expelled, ServerLost
 from paceline.shm import PeerLost
 
-_KINDS: dict[type, Kind] = {
+_KINDS: dict[type, FailureKind] = {
     UsageError: "mistake",
     Expelled: "expelled",
     Diverged: "diverged",
@@ -53,7 +53,7 @@ class HasEnding(Protocol):
 
 
 Work = Callable[[Heartbeat, StopRequest], HasEnding]
-_ENDINGS: dict[str, tuple[Kind, int]] = {
+_ENDINGS: dict[str, tuple[FailureKind, int]] = {
     "interrupted": ("interrupted", 130),
     "wrong": ("check", 3),
     "missed": ("check", 3),
@@ -127,7 +127,7 @@ class _Notes:
         text = "".join(traceback.format_exception(error))
         return self.note("error", describe(error), where=users_line(error), text=text)
 
-    def note(self, kind: Kind, message: str = "", where: str = "", text: str = "") -> Failure:
+    def note(self, kind: FailureKind, message: str = "", where: str = "", text: str = "") -> Failure:
         info, progress = self.info, self.heartbeat.progress()
         if text and progress.run is not None:
             with suppress(OSError):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paceline.errors import RunFailed
 from paceline.records.events import EventWriter
-from paceline.records.spans import Kind, Span, StepRecord, TimeLedger
+from paceline.records.spans import Span, SpanKind, StepRecord, TimeLedger
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.strategies.base import Worker
 
@@ -92,7 +92,7 @@ class StepRecorder:
     def now(self) -> float:
         return perf_counter() - self._origin
 
-    def mark(self, kind: Kind, until: float | None = None) -> None:
+    def mark(self, kind: SpanKind, until: float | None = None) -> None:
         """What was done since the last mark, to this moment or to an earlier reading of the clock."""
         now = perf_counter() if until is None else until
         self._record.spans.append(Span(kind, self._last - self._origin, now - self._last))
