@@ -16,7 +16,7 @@ from paceline.jobs.spec import JobSpec
 from paceline.records.servers import Entry, Received, Updated
 from paceline.records.spans import StepRecord
 from paceline.records.summary import Summary
-from paceline.runtimes.prepare import Prepared, check_settings
+from paceline.runtimes.prepare import check_settings, prepare_job
 from paceline.runtimes.settings import Cadence, Settings
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
@@ -179,7 +179,7 @@ def _run(work: RunTable, cluster: Cluster) -> tuple[Answer, RunLog]:
     check_settings(settings)
     _check_size(work, sum(steps), workers, compute)
     log, horizon = RunLog(), work.horizon
-    prepared = Prepared(settings=settings, job=shape, strategy=strategy)
+    prepared = prepare_job(settings, shape, strategy)
     summary = simulate(Simulation(prepared, cluster, costs, gradients=False, recorder=log, horizon=horizon))
     return _answer(work, cluster, summary, log, compute, local), log
 
