@@ -141,7 +141,9 @@ def test_a_run_that_lives_is_not_resumed_and_ends_when_its_folder_is_deleted(liv
     assert "is in use: process" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert living.poll() is None
-    shutil.rmtree(folder.rename(tmp_path / "deleted"), ignore_errors=True)  # all at once, for those who watch it
+    shutil.rmtree(
+        folder.rename(tmp_path / "deleted"), ignore_errors=True
+    )  # all at once, for those who watch it
     _, stderr = living.communicate(timeout=60)
     assert living.returncode == 1
     assert f"the run folder runs/{folder.name} was deleted or replaced while the run was using it" in stderr

@@ -122,6 +122,9 @@ class LocalComm:
         flat = call.outputs[0]
         like = (flat.dtype, flat.numel(), call.op)
         self.barrier.doing = "all_reduce"
+        if self.size == 1:  # the tensor is its own sum and mean: no copy through the slots
+            find_operation(call.op, flat.dtype)
+            return
         if like in self._plans:
             packed, turns, how = self._plans[like]
             slots = turns[self._turn]
