@@ -19,7 +19,7 @@ from paceline.jobs.build import build_job
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
 from paceline.jobs.spec import JobSpec
-from paceline.runtimes.prepare import Prepared
+from paceline.runtimes.prepare import prepare_job
 from paceline.runtimes.settings import Cadence, Settings
 from paceline.runtimes.virtual.simulate import simulate
 from paceline.runtimes.virtual.simulation import Simulation
@@ -76,8 +76,8 @@ def simulated(job: Job, settings: Settings) -> float:
     cluster = read_cluster(f"hosts={settings.workers},forward=0.7 ms,backward=1.1 ms,apply=50 us")
     costs = stated_costs(cluster, settings.batch_sizes, {})
     begun = time.perf_counter()
-    run = Prepared(settings=settings, job=job, strategy=build_strategy(settings.strategy))
-    simulate(Simulation(run, cluster, costs))
+    prepared = prepare_job(settings, job, build_strategy(settings.strategy))
+    simulate(Simulation(prepared, cluster, costs))
     return time.perf_counter() - begun
 
 

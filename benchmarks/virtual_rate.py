@@ -16,7 +16,7 @@ from typing import Any
 from paceline.clusters.description import read_cluster
 from paceline.costs.stated import stated_costs
 from paceline.jobs.spec import JobSpec
-from paceline.runtimes.prepare import Prepared
+from paceline.runtimes.prepare import prepare_job
 from paceline.runtimes.settings import Cadence, Settings
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
@@ -67,8 +67,8 @@ def measure(strategy: str, workers: int, steps: int) -> dict[str, float]:
     )
     costs = stated_costs(cluster, settings.batch_sizes, {})
     begun, busy = time.perf_counter(), time.process_time()
-    run = Prepared(settings=settings, job=shape, strategy=build_strategy(strategy))
-    simulate(Simulation(run, cluster, costs, gradients=False))
+    prepared = prepare_job(settings, shape, build_strategy(strategy))
+    simulate(Simulation(prepared, cluster, costs, gradients=False))
     seconds, busy = time.perf_counter() - begun, time.process_time() - busy
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {

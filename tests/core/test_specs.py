@@ -92,5 +92,5 @@ DECLARED = [
 
 @pytest.mark.parametrize(("path", "field"), DECLARED)
 def test_a_class_made_in_python_is_held_to_its_ranges_too(path, field):
-    with pytest.raises(ValueError, match=rf"{field}=-1 is (out of range; it must be|unknown; choose)"):
+    with pytest.raises(UsageError, match=rf"{field}=-1 is (out of range; it must be|unknown; choose)"):
         find(path)(**{field: -1})

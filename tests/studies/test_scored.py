@@ -44,11 +44,11 @@ SETUP = Setup(
 def record(tmp_path: Path) -> RunFolder:
     """Of a virtual run of what ``SETUP`` says."""
     folder = RunFolder(tmp_path)
-    run = SETUP.run(2, 20)
+    prepared = SETUP.prepared(2, 20)
     cluster = replace(SETUP.cluster, times=SETUP.times)
     with closing(FolderRecorder(folder, 2, 20)) as recorder:
-        costs = stated_costs(cluster, run.settings.batch_sizes, {})
-        simulate(Simulation(run, cluster, costs, gradients=False, recorder=recorder))
+        costs = stated_costs(cluster, prepared.settings.batch_sizes, {})
+        simulate(Simulation(prepared, cluster, costs, gradients=False, recorder=recorder))
     return folder
 
 

@@ -311,8 +311,8 @@ def test_the_same_run_twice_is_the_same_record() -> None:
     cluster = with_server(4, jitter=0.3)
     settings = settings_of(4, iterations=20)
     costs = stated_costs(cluster, settings.batch_sizes, {}, 1)
-    run = prepared_of(settings, SHAPE, Asynchronous())
-    one, two = (simulate(Simulation(run, cluster, costs, gradients=False)) for _ in range(2))
+    prepared = prepared_of(settings, SHAPE, Asynchronous())
+    one, two = (simulate(Simulation(prepared, cluster, costs, gradients=False)) for _ in range(2))
     assert one == two
 
 

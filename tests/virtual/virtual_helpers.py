@@ -15,7 +15,7 @@ from paceline.records.events import MetricsRow
 from paceline.records.servers import Entry
 from paceline.records.spans import StepBreakdown, StepRecord
 from paceline.records.summary import Observer, Summary
-from paceline.runtimes.prepare import Prepared
+from paceline.runtimes.prepare import Prepared, prepare_job
 from paceline.runtimes.settings import Cadence, Settings
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
@@ -119,7 +119,7 @@ def settings_of(workers: int, **changes) -> Settings:
 
 
 def prepared_of(settings: Settings, job: Job | JobShape, strategy: Strategy | None = None) -> Prepared:
-    return Prepared(settings=settings, job=job, strategy=strategy or build_strategy(settings.strategy))
+    return prepare_job(settings, job, strategy or build_strategy(settings.strategy))
 
 
 def time_only(
@@ -136,8 +136,8 @@ def time_only(
     settings = settings_of(cluster.workers, strategy=strategy_name, **changes)
     kept = Kept(detailed=detailed)
     costs = stated_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
-    run = prepared_of(settings, shape, strategy)
-    simulation = Simulation(run, cluster, costs, gradients=False, recorder=kept, horizon=horizon)
+    prepared = prepared_of(settings, shape, strategy)
+    simulation = Simulation(prepared, cluster, costs, gradients=False, recorder=kept, horizon=horizon)
     return simulate(simulation), kept
 
 
@@ -146,6 +146,6 @@ def with_gradients(
 ) -> tuple[Summary, Kept]:
     """Simulate with gradients; return the summary and what was recorded and told."""
     settings = settings_of(cluster.workers, strategy=strategy_name, **changes)
-    kept, run = Kept(), prepared_of(settings, job, strategy)
+    kept, prepared = Kept(), prepared_of(settings, job, strategy)
     costs = stated_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
-    return simulate(Simulation(run, cluster, costs, observer=kept, recorder=kept)), kept
+    return simulate(Simulation(prepared, cluster, costs, observer=kept, recorder=kept)), kept

@@ -1,7 +1,8 @@
 """Settings made into the objects that a run needs; what is wrong with them is found before anything starts."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from paceline.collectives import NATIVE
 from paceline.errors import UsageError
@@ -15,25 +16,41 @@ from paceline.specs import shorten
 from paceline.strategies import STRATEGIES, build_strategy
 from paceline.strategies.base import Strategy, SyncPoint
 
-if TYPE_CHECKING:
-    from paceline.runtimes.virtual.shape import JobShape
 
-J = TypeVar("J", Job, "JobShape")
+class JobInfo(Protocol):
+    """What a run needs to know of its job: a Job says it, and so does a shape, where only time is simulated."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def accumulate(self) -> int: ...
+
+    @property
+    def train_samples(self) -> int: ...
+
+    @property
+    def metrics(self) -> Collection[str]: ...
+
+    @property
+    def step(self) -> str: ...
 
 
-@dataclass(kw_only=True)
-class Prepared(Generic[J]):
+J = TypeVar("J", bound=JobInfo)
+J_co = TypeVar("J_co", bound=JobInfo, covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared(Generic[J_co]):
     settings: Settings
-    job: J
-    """Where only time is simulated, its shape is enough."""
+    job: J_co
     strategy: Strategy
+    shards: Shards
+    triggers: Triggers
 
-    def __post_init__(self) -> None:
-        settings = self.settings
-        self.servers = server_count(settings, self.strategy)
-        sizes = tuple(size * self.job.accumulate for size in settings.batch_sizes)
-        self.shards = Shards(self.job.train_samples, sizes, settings.seed)
-        self.triggers = Triggers(settings, self.shards.steps_per_epoch)
+    @property
+    def servers(self) -> int:
+        return server_count(self.settings, self.strategy)
 
     def started(self, name: str, parameters: int, transport: str, folder: str | None) -> Started:
         settings, triggers = self.settings, self.triggers
@@ -62,7 +79,16 @@ def prepare(settings: Settings) -> Prepared[Job]:
             f"job {job.name!r} lacks one of them; add test=... and the metric to the job, or leave the target out"
         )
     check_divisible(job, server_count(settings, strategy))
-    return Prepared(settings=settings, job=job, strategy=strategy)
+    return prepare_job(settings, job, strategy)
+
+
+def prepare_job(settings: Settings, job: J, strategy: Strategy) -> Prepared[J]:
+    """Share out the job's data; raise UsageError where there is too little of it for one batch of every worker."""
+    shards = Shards(
+        job.train_samples, tuple(size * job.accumulate for size in settings.batch_sizes), settings.seed
+    )
+    triggers = Triggers(settings, shards.steps_per_epoch)
+    return Prepared(settings=settings, job=job, strategy=strategy, shards=shards, triggers=triggers)
 
 
 def check_settings(settings: Settings) -> Strategy:

@@ -6,14 +6,14 @@ Both runtimes run this, so a run evaluates, saves and stops at the same points o
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from paceline.errors import Diverged
 from paceline.records.events import TEST_LOSS, MetricsRow
-from paceline.runtimes.prepare import Prepared
+from paceline.runtimes.prepare import JobInfo, Prepared
 from paceline.runtimes.settings import DueActions
 from paceline.strategies.base import SyncPoint, Worker
 from paceline.strategies.effects import AllReduce, Broadcast, Gradient, Program
@@ -60,7 +60,7 @@ class Position:
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    run: Prepared[Any]
+    prepared: Prepared[JobInfo]
     me: Worker
     position: Position
     learning_rate: Callable[[float], float]
@@ -73,15 +73,15 @@ class Session:
     def program(self) -> Program:
         """Train until the last step, the target or an agreed stop; return how it ended."""
         me, position = self.me, self.position
-        sync_point = self.run.strategy.sync_point
+        sync_point = self.prepared.strategy.sync_point
         by_step, on_request = sync_point is SyncPoint.EVERY_STEP, sync_point is SyncPoint.ON_REQUEST
         if me.clock == 0 and not on_request:
             yield Broadcast(me.params)
             if me.buffers.numel():
                 yield Broadcast(me.buffers)
-        strategy = self.run.strategy.worker(me)
+        strategy = self.prepared.strategy.worker(me)
         effect = next(strategy)
-        due_at = self.run.triggers.next(position.last_sync)
+        due_at = self.prepared.triggers.next(position.last_sync)
         while True:
             kind = type(effect)
             if kind is Gradient:
@@ -95,31 +95,31 @@ class Session:
                     self.at_sync_point = False
                     if ending:
                         return ending
-                    due_at = self.run.triggers.next(position.progress)
+                    due_at = self.prepared.triggers.next(position.progress)
             answer = yield effect
             if kind is AllReduce and effect.tensor is me.params and not by_step and not on_request:
                 position.seen += round(me.total_weight)
-                position.progress = self.run.shards.steps_through(position.seen)
+                position.progress = self.prepared.shards.steps_through(position.seen)
             effect = strategy.send(answer)
 
     def _take_over(self, due_at: int) -> int:
         """Take over the progress that the servers sent; return when something is due next, also for a late worker."""
         position = self.position
         self._count_seen()
-        last_sync = self.run.shards.steps_through(self.me.seen_at_sync)
+        last_sync = self.prepared.shards.steps_through(self.me.seen_at_sync)
         if last_sync <= position.last_sync:
             return due_at
         position.last_sync = last_sync
-        return self.run.triggers.next(last_sync)
+        return self.prepared.triggers.next(last_sync)
 
     def _count_seen(self) -> None:
         self.position.seen = self.me.seen
-        self.position.progress = self.run.shards.steps_through(self.me.seen)
+        self.position.progress = self.prepared.shards.steps_through(self.me.seen)
 
     def _sync(self) -> Program:
-        position, on_request = self.position, self.run.strategy.sync_point is SyncPoint.ON_REQUEST
+        position, on_request = self.position, self.prepared.strategy.sync_point is SyncPoint.ON_REQUEST
         if on_request:  # workers arrive one by one, and only the servers know their progress
-            params = yield from self.run.strategy.central(self.me)
+            params = yield from self.prepared.strategy.central(self.me)
             # Without common steps they learn of a stop one after the other.
             votes = torch.tensor([float(self.stopping())])
             yield AllReduce(votes, op="sum")
@@ -127,7 +127,7 @@ class Session:
             self._count_seen()
         else:
             interrupted = self.stopping()
-        due = self.run.triggers.due(position.last_sync, position.progress)
+        due = self.prepared.triggers.due(position.last_sync, position.progress)
         if interrupted and not on_request:  # what is due here stays due, as in a run that is never stopped
             due = DueActions(evaluate=False, checkpoint=True, stop=False)
         else:
@@ -135,7 +135,7 @@ class Session:
         on_target = False
         if due.evaluate or due.stop:
             if not on_request:
-                params = yield from self.run.strategy.central(self.me)
+                params = yield from self.prepared.strategy.central(self.me)
             on_target = yield from self._evaluate(due, params)
         if due.checkpoint or on_target or interrupted:
             yield Save()
@@ -148,10 +148,10 @@ class Session:
         if due.evaluate:
             sums = yield Evaluate(params, buffers)
             yield AllReduce(sums, op="sum")
-            epoch = self.run.triggers.epoch(self.position.progress)
+            epoch = self.prepared.triggers.epoch(self.position.progress)
             row = MetricsRow.from_sums(
                 sums.tolist(),
-                self.run.job.metrics,
+                self.prepared.job.metrics,
                 step=self.position.progress,
                 epoch=epoch,
                 learning_rate=self.learning_rate(epoch),
@@ -160,7 +160,7 @@ class Session:
             self.report(row)
             if not isfinite(sums[TEST_LOSS]):
                 raise Diverged(f"the test loss is {row.test_loss}", row.step, row.learning_rate)
-            target = self.run.settings.target_accuracy
+            target = self.prepared.settings.target_accuracy
             on_target = target is not None and row.metrics["accuracy"] >= target
             if on_target and self.position.reached is None:
                 self.position.reached = self.me.now
@@ -173,8 +173,8 @@ class Session:
         if not self.me.buffers.numel():
             return self.me.buffers
         buffers = self.me.buffers.clone()
-        if self.run.settings.buffers == "rank0":
+        if self.prepared.settings.buffers == "rank0":
             yield Broadcast(buffers)
         else:
-            yield AllReduce(buffers, weight=self.run.shards.batch_size(self.me.rank))
+            yield AllReduce(buffers, weight=self.prepared.shards.batch_size(self.me.rank))
         return buffers

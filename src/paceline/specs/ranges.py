@@ -5,6 +5,8 @@ from collections.abc import Callable
 from math import inf
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
+from paceline.errors import UsageError
+
 
 class Range(NamedTuple):
     rule: str
@@ -48,4 +50,4 @@ def check_ranges(settings: Any) -> None:
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if wrong := out_of_range(value, hints[field.name]):
-            raise ValueError(f"{field.name}={value} is {wrong}")
+            raise UsageError(f"{field.name}={value} is {wrong}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, groupby
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from paceline.collectives import build_schedule
 from paceline.collectives.schedule import Round, Schedule, chunk_bounds, pipelined
@@ -118,7 +118,8 @@ class Explanation:
     start: RankValues
     steps: tuple[ExplainedRound, ...]
     result: Values
-    agreed: bool = True
+    agreed: Literal[True] = True
+    """For readers of this schema: a schedule whose ranks end with different values is refused."""
     totals: Mapping[str, Any]
     summary: Sequence[str]
 
@@ -144,7 +145,11 @@ def explain(request: ExplainRequest, limits: DisplayLimits) -> Explanation:
         raise UsageError(
             f"the {request.op} of these values is too large for a 64-bit number: choose smaller ones"
         )
-    assert len(set(end)) == 1
+    if other := next((rank for rank, row in enumerate(end) if row != end[0]), None):
+        raise UsageError(
+            f"schedule {request.schedule!r} is wrong: its ranks 0 and {other} end with different values; "
+            "send every rank's part to all others, or the result back to them"
+        )
     about, how = sentences.about(request.schedule)
     totals = _totals(schedule, hosts, [message for step in steps for message in step.messages], length)
     segments = schedule.chunks // whole.chunks

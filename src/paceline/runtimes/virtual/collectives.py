@@ -42,8 +42,8 @@ class VirtualCollectives:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        run = simulation.run
-        self._open = run.strategy.sync_point is SyncPoint.ON_REQUEST and bool(simulation.servers)
+        prepared = simulation.prepared
+        self._open = prepared.strategy.sync_point is SyncPoint.ON_REQUEST and bool(simulation.servers)
         self._members: Sequence[Node] = [] if self._open else simulation.workers
         self._last_members = self._members
         self._joined: list[Node] = []
@@ -53,7 +53,7 @@ class VirtualCollectives:
         self._traffic: Callable[[int, int], Traffic] = self._traffic_served
         if not self._open:
             topology = simulation.topology
-            costs = AllReduceCosts(run.settings.collective, topology, simulation.shape.compression)
+            costs = AllReduceCosts(prepared.settings.collective, topology, simulation.shape.compression)
             self._price_all_reduce, self._traffic = cache(costs.price), cache(costs.traffic)
             self._price_broadcast = cache(lambda size, _: tree_broadcast(topology, size))
 

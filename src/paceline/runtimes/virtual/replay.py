@@ -223,7 +223,7 @@ class ReplayTransport(SimulatedTransport):
         """The run was stopped here and resumed: the server's program began anew, with no worker."""
         log.present.clear()
         server.program.close()
-        server.program = self._simulation.run.strategy.server(server.me)
+        server.program = self._simulation.prepared.strategy.server(server.me)
         if server.peer.rank == 0:
             for worker in self._simulation.workers:
                 self._collectives.remove(worker)
@@ -245,7 +245,7 @@ def _made_of(entry: Updated) -> str:
     return "; ".join(parts) or "nothing"
 
 
-def replay(recording: Recording, run: Prepared[Job], **options: Any) -> Summary:
+def replay(recording: Recording, prepared: Prepared[Job], **options: Any) -> Summary:
     """Repeat a run; raise RunFailed at the first update that is not the recorded one.
 
     ``options`` are those of a Simulation: the observer, the recorder and the name.
@@ -255,7 +255,7 @@ def replay(recording: Recording, run: Prepared[Job], **options: Any) -> Summary:
     cluster = Cluster.of([host], times=StepTimes(step=StepBreakdown()))
     costs = stated_costs(cluster, (1,) * recording.workers, {})
     simulation = Simulation(
-        run,
+        prepared,
         cluster,
         costs,
         gradients=recording.gradients,

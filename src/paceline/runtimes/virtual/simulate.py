@@ -31,20 +31,20 @@ class VirtualEngine:
     """
 
     def __init__(self, simulation: Simulation, transport: Transport) -> None:
-        run = simulation.run
-        self._simulation, self._ready, self._shards = simulation, simulation.ready, run.shards
+        prepared = simulation.prepared
+        self._simulation, self._ready, self._shards = simulation, simulation.ready, prepared.shards
         self._loss = nan
         self._collectives = VirtualCollectives(simulation)
         self._transport = transport(simulation, self._collectives)
         self._running = len(simulation.workers)
         self._finished = self._over = False
-        self._by_step = run.strategy.sync_point is SyncPoint.EVERY_STEP
+        self._by_step = prepared.strategy.sync_point is SyncPoint.EVERY_STEP
         self._reported = 0
-        shares = run.settings.buffers == "rank0" and simulation.shape.buffers > 0
+        shares = prepared.settings.buffers == "rank0" and simulation.shape.buffers > 0
         self._share_buffers = shares and len(simulation.workers) > 1
         """Whether every worker takes over rank 0's buffers before each forward."""
         self._steady = simulation.steady
-        self._steps_per_epoch = run.shards.steps_per_epoch
+        self._steps_per_epoch = prepared.shards.steps_per_epoch
         messages: Effects = {Send: self._transport.send, Receive: self._transport.receive}
         self._serving: Effects = {**messages, Apply: self._update}
         self._effects: Effects = {
@@ -186,7 +186,7 @@ class VirtualEngine:
     def _update(self, node: Node, effect: Apply) -> bool:
         """A server's step, at the learning rate of the epoch that its samples so far belong to."""
         me, simulation = node.me, self._simulation
-        epoch = simulation.run.triggers.epoch(self._shards.steps_through(me.seen))
+        epoch = simulation.prepared.triggers.epoch(self._shards.steps_through(me.seen))
         if node.replica is not None:
             node.replica.apply(epoch, effect.rate)
         me.version += 1

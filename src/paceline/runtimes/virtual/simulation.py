@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
-from typing import Any
 
 import torch
 
@@ -51,7 +50,7 @@ class Simulation:
 
     def __init__(
         self,
-        run: Prepared[Any],
+        prepared: Prepared[Job | JobShape],
         cluster: Cluster,
         costs: StatedCosts,
         *,
@@ -63,20 +62,22 @@ class Simulation:
         server_groups: Sequence[int] | None = None,
         initial_workers: tuple[int, ...] | None = None,
     ) -> None:
-        self.run, self.costs, self.steady = run, costs, costs.steady
+        self.prepared, self.costs, self.steady = prepared, costs, costs.steady
         self.observer, self.recorder = observer or Observer(), recorder or SimulationRecorder()
         self._horizon, self.horizon = horizon, horizon * (1 + NEAR)
-        self.shape = run.job if isinstance(run.job, JobShape) else JobShape.of(run.job)
+        self.shape = prepared.job if isinstance(prepared.job, JobShape) else JobShape.of(prepared.job)
         self._name, self.transport = name or self.shape.name, str(cluster)
         if server_groups is None and initial_workers is None:
-            check(run, cluster, gradients, horizon)
+            check(prepared, cluster, gradients, horizon)
         if server_groups is not None:
             self.topology = Topology(cluster, by_group=True)
         else:
-            server_groups = cluster.place_servers(run.servers)
+            server_groups = cluster.place_servers(prepared.servers)
             # Messages to servers on other hosts are encrypted.
-            self.topology = Topology(cluster.encrypted(server_groups) if run.servers else cluster)
-        self._job = replace(run.job, loader_workers=0) if gradients and isinstance(run.job, Job) else None
+            self.topology = Topology(cluster.encrypted(server_groups) if prepared.servers else cluster)
+        self._job = (
+            replace(prepared.job, loader_workers=0) if gradients and isinstance(prepared.job, Job) else None
+        )
         """What is computed; None where only time is simulated."""
         self._vector = sizes_only(self.shape.size, self.shape.dtype)
         self._buffers = sizes_only(self.shape.buffers)
@@ -91,16 +92,20 @@ class Simulation:
         self.ready: deque[Node] = deque()
 
     def _worker(self, rank: int, place: int) -> Node:
-        host, shards, replica = self.topology.hosts[place], self.run.shards, None
+        host, shards, replica = self.topology.hosts[place], self.prepared.shards, None
         tensors = self._vector, self._vector, self._buffers
         learning_rate: Callable[[float], float] = Constant()
         if self._job:
-            replica = Replica(self._job, shards, rank, self.run.settings.seed, CPU)
+            replica = Replica(self._job, shards, rank, self.prepared.settings.seed, CPU)
             tensors = replica.flat.params, replica.flat.grad, replica.buffers
             learning_rate = replica.learning_rate
-        me = Worker(rank, len(self.topology.workers), *tensors, servers=self.run.servers)
+        me = Worker(rank, len(self.topology.workers), *tensors, servers=self.prepared.servers)
         session = Session(
-            run=self.run, me=me, position=Position(), learning_rate=learning_rate, report=self._report
+            prepared=self.prepared,
+            me=me,
+            position=Position(),
+            learning_rate=learning_rate,
+            report=self._report,
         )
         dies = inf if host.dies is None else host.dies
         node = Node(
@@ -123,13 +128,13 @@ class Simulation:
         return node
 
     def _server(self, rank: int, host: int) -> Node:
-        servers, shard = self.run.settings.servers, None
+        servers, shard = self.prepared.settings.servers, None
         part = grad = server_slices(self._vector, servers)[rank]
         if self._job:
-            shard = ParameterShard(self._job, rank, servers, self.run.settings.seed, CPU)
+            shard = ParameterShard(self._job, rank, servers, self.prepared.settings.seed, CPU)
             part, grad = shard.params, shard.grad
         me = Server(rank, servers, part, grad, initial_workers=self._initial_workers)
-        program = self.run.strategy.server(me)
+        program = self.prepared.strategy.server(me)
         return Node(peer=Peer("server", rank), host=host, me=me, replica=shard, program=program)
 
     def _report(self, row: MetricsRow) -> None:
@@ -141,26 +146,26 @@ class Simulation:
     def start(self) -> None:
         folder = self.recorder.folder
         where = str(folder.path) if folder else None
-        self.observer.started(self.run.started(self._name, self.shape.size, self.transport, where))
+        self.observer.started(self.prepared.started(self._name, self.shape.size, self.transport, where))
 
     def finish(self) -> Summary:
-        run = self.run
+        prepared = self.prepared
         totals = [worker.ledger.times.totals() for worker in self.workers]
         positions = [worker.session.position for worker in self.workers if worker.session is not None]
         steps = positions[0].progress
-        if run.strategy.sync_point is SyncPoint.ON_REQUEST and self.servers:
-            steps = run.shards.steps_through(self.servers[0].me.seen)
+        if prepared.strategy.sync_point is SyncPoint.ON_REQUEST and self.servers:
+            steps = prepared.shards.steps_through(self.servers[0].me.seen)
         summary = Summary(
             name=self._name,
             runtime="virtual",
             ending=self._ending(),
             workers=len(totals),
             steps=steps,
-            epochs=run.triggers.epoch(steps),
+            epochs=prepared.triggers.epoch(steps),
             seconds=min(self._horizon, max(worker.me.now for worker in self.workers)),
             samples=sum(total.samples for total in totals),
             parameters=self.shape.size,
-            target=run.settings.target_accuracy,
+            target=prepared.settings.target_accuracy,
             target_seconds=next((one.reached for one in positions if one.reached is not None), None),
             final=self._rows[-1].to_json() if self._rows else {},
             totals=totals,
@@ -178,12 +183,12 @@ class Simulation:
         return next((ending for ending in endings if ending not in (None, "left")), None) or "budget"
 
 
-def check(run: Prepared[Any], cluster: Cluster, gradients: bool, horizon: float) -> None:
-    settings, strategy = run.settings, run.strategy
+def check(prepared: Prepared[Job | JobShape], cluster: Cluster, gradients: bool, horizon: float) -> None:
+    settings, strategy = prepared.settings, prepared.strategy
     cluster.check_workers(settings.workers)
-    if gradients and isinstance(run.job, JobShape):
+    if gradients and isinstance(prepared.job, JobShape):
         raise UsageError(
-            f"job {run.job.name!r} is only a shape, without weights; simulate it without gradients"
+            f"job {prepared.job.name!r} is only a shape, without weights; simulate it without gradients"
         )
     if not gradients and (settings.target_accuracy is not None or settings.evaluate.count):
         asked = f"an evaluation every {settings.evaluate}"

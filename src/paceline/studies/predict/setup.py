@@ -8,7 +8,7 @@ from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
 from paceline.collectives import NATIVE
 from paceline.costs.device import StepCost
 from paceline.jobs.spec import JobSpec
-from paceline.runtimes.prepare import Prepared
+from paceline.runtimes.prepare import Prepared, prepare_job
 from paceline.runtimes.settings import Cadence, Settings
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import build_strategy
@@ -65,7 +65,7 @@ class Setup:
         stated = self.cluster.times
         return StepTimes(step=self.cost.step, serve=stated.serve, aggregate=stated.aggregate)
 
-    def run(self, workers: int, steps: int) -> Prepared[JobShape]:
+    def prepared(self, workers: int, steps: int) -> Prepared[JobShape]:
         """``steps`` steps of the strategy, with enough data that no epoch ends."""
         settings = Settings(
             job=JobSpec(),
@@ -80,7 +80,7 @@ class Setup:
         )
         samples = sum(settings.batch_sizes) * (2 * steps + 1)
         shape = replace(self.shape, ready=self.shape.ready or self.cost.ready, train_samples=samples)
-        return Prepared(settings=settings, job=shape, strategy=self.program)
+        return prepare_job(settings, shape, self.program)
 
 
 def with_link(setup: Setup, where: Where, *, bandwidth: float = 1.0, latency: float = 1.0) -> Setup:

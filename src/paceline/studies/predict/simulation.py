@@ -105,17 +105,17 @@ def _simulated(setup: Setup, steps: int, path: Method) -> WorkerSteps:
             f"strategy {setup.strategy!r} cannot be predicted here: {len(counts):,} workers would have to be simulated "
             f"for {steps:,} steps each, and {MOST:,} steps is the limit; ask for fewer workers or a shorter period"
         )
-    samples, run = StepSamples(), setup.run(len(counts), steps)
+    samples, prepared = StepSamples(), setup.prepared(len(counts), steps)
     costs = StatedCosts(
         times=replace(setup.times, jitter=setup.jitter),
-        batch_sizes=run.settings.batch_sizes,
+        batch_sizes=prepared.settings.batch_sizes,
         speeds=speeds,
         seed=setup.seed,
         updating=setup.updating,
         gradients=cluster.workers if path == "groups" else None,
     )
     servers = setup.server_groups if path == "groups" else None
-    simulate(Simulation(run, cluster, costs, gradients=False, recorder=samples, server_groups=servers))
+    simulate(Simulation(prepared, cluster, costs, gradients=False, recorder=samples, server_groups=servers))
     return [(samples.steps[rank], count) for rank, count in enumerate(counts)]
 
 

@@ -140,7 +140,7 @@ class WorkerRun(StepHooks):
         replica = self.me if self.prepared.strategy.replicated else None
         self.recorder = StepRecorder(compared, events, self.records.ledger, self.me.now, replica)
         session = Session(
-            run=self.prepared,
+            prepared=self.prepared,
             me=self.me,
             position=self.position,
             learning_rate=self.replica.learning_rate,
