@@ -144,7 +144,7 @@ def _answer(path: Path, given: list[str], as_json: bool) -> int:
     _refuse(given, str(path))
     scenario = read_scenario(path)
     try:
-        words, lines, result = RENDERERS[scenario.ask](scenario.answer())
+        rendered = RENDERERS[scenario.ask](scenario.answer())
     except UsageError as mistake:
         raise mistake if str(path) in str(mistake) else UsageError(f"{path}: {mistake}") from mistake
     if as_json:
@@ -153,12 +153,13 @@ def _answer(path: Path, given: list[str], as_json: bool) -> int:
             "scenario": str(path),
             "about": scenario.about,
             "ask": scenario.ask,
-            "answer": words,
-            "result": result,
+            "answer": rendered.words,
+            "result": rendered.document,
         }
         print(json.dumps(document))  # noqa: T201
     else:
-        print("\n".join([words, f"({scenario.about})", *([""] if lines else []), *lines]))  # noqa: T201
+        lines = ["", *rendered.lines] if rendered.lines else []
+        print("\n".join([rendered.words, f"({scenario.about})", *lines]))  # noqa: T201
     return 0
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.records.files import to_document
 from paceline.records.servers import Updated
@@ -15,16 +15,21 @@ from paceline.reports.timeline import distance_to_sequential, sequential_updates
 from paceline.studies.scenarios.scenario import Answer
 from paceline.units import show_rate
 
-if TYPE_CHECKING:  # it imports torch, which formulas do not need
+if TYPE_CHECKING:  # they import torch, which formulas do not need
     from paceline.studies.predict import Prediction
+    from paceline.studies.scenarios.run import RunAnswer
 
 FEW = 3
 FEW_WORKERS = 6
 """Workers whose every message can be listed."""
 
 
-Rendered = tuple[str, Sequence[str], dict[str, Any]]
-"""The answer in a sentence or two, the lines below it, and the document."""
+class RenderedAnswer(NamedTuple):
+    words: str
+    """The answer in a sentence or two."""
+    lines: Sequence[str]
+    """What follows below it."""
+    document: dict[str, Any]
 
 
 def exact_seconds(seconds: float) -> str:
@@ -49,7 +54,7 @@ def listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def render_crossover(answer: Answer) -> Rendered:
+def render_crossover(answer: Answer) -> RenderedAnswer:
     tried = {one["workers"]: one for one in answer["tried"]}
     workers, most = answer["workers"], answer["most"]
     found = tried[workers or most]
@@ -66,10 +71,10 @@ def render_crossover(answer: Answer) -> Rendered:
         for one in answer["tried"]
     ]
     lines = aligned(["workers", "computing s", "all else s", "a round s"], rows, gap=3)
-    return words, lines, answer
+    return RenderedAnswer(words, lines, answer)
 
 
-def render_least_traffic(answer: Answer) -> Rendered:
+def render_least_traffic(answer: Answer) -> RenderedAnswer:
     items, size, n, bound, seconds, use, link = answer.values()
     words = (
         f"In any all-reduce of {items:,} items of {size} B among {n} processes, some process must send at "
@@ -84,10 +89,10 @@ def render_least_traffic(answer: Answer) -> Rendered:
         least = exact_seconds(bound / link)
         words += f" Over {show_rate(link)} it takes at least {least}."
         lines.append(f"{bound:,} B / {link:,.0f} B/s = {least}")
-    return words, lines, answer
+    return RenderedAnswer(words, lines, answer)
 
 
-def render_peak(answer: Answer) -> Rendered:
+def render_peak(answer: Answer) -> RenderedAnswer:
     rates, rows = [], []
     for one in answer["models"]:
         name, rate, milliseconds = one["model"], f"{one['rate']:,.0f}", 1e3 * one["seconds"]
@@ -98,7 +103,7 @@ def render_peak(answer: Answer) -> Rendered:
     lines = aligned(
         ["model", "M operations an image", "ms an image", "images/s"], rows, left=["model"], gap=3
     )
-    return words, lines, answer
+    return RenderedAnswer(words, lines, answer)
 
 
 SCALING_TITLES = (
@@ -107,7 +112,7 @@ SCALING_TITLES = (
 )
 
 
-def render_scaling(answer: Answer) -> Rendered:
+def render_scaling(answer: Answer) -> RenderedAnswer:
     rows = [
         [
             f"{point['workers']}",
@@ -129,7 +134,7 @@ def render_scaling(answer: Answer) -> Rendered:
         f"all-reduce of {answer['parameters']:,} parameters",
         "must send, over the rest",
     ]
-    return _scaling_sentence(answer), lines, answer
+    return RenderedAnswer(_scaling_sentence(answer), lines, answer)
 
 
 def _scaling_sentence(answer: Answer) -> str:
@@ -150,7 +155,7 @@ def _scaling_sentence(answer: Answer) -> str:
     )
 
 
-def render_explanation(request: Answer) -> Rendered:
+def render_explanation(request: Answer) -> RenderedAnswer:
     story = explain(ExplainRequest(**request), DRAWN)
     phases = [
         counted(len(list(steps)), f"{phase} round")
@@ -162,107 +167,106 @@ def render_explanation(request: Answer) -> Rendered:
         f"every one ends with the {story.summary[0]}."
     )
     lines = [line.plain for line in explanation_lines(story)]
-    return words, lines, asdict(story)
+    return RenderedAnswer(words, lines, asdict(story))
 
 
-def render_prediction(answer: "Prediction") -> Rendered:
+def render_prediction(answer: "Prediction") -> RenderedAnswer:
     from paceline.reports.predict.text import text_lines
 
     lines = text_lines(answer)
-    return lines[0], lines[2:], to_document(answer)
+    return RenderedAnswer(lines[0], lines[2:], to_document(answer))
 
 
-def render_run(answer: Answer) -> Rendered:
+def render_run(answer: "RunAnswer") -> RenderedAnswer:
     """Asynchronous and short: update by update; else by rounds, or by where a worker's time went."""
-    updates = [entry for entry in answer["entries"] if isinstance(entry, Updated)]
+    updates = [entry for entry in answer.entries if isinstance(entry, Updated)]
     staleness = [max((one.staleness for one in update.used), default=0) for update in updates]
-    entries = [to_document(entry) for entry in answer["entries"]]
-    document, sequential = {**answer, "entries": entries, "staleness": staleness}, None
-    if answer["horizon"] is not None:
-        sequential = sequential_updates(answer["compute"], answer["horizon"])
-    if entries:
+    document, sequential = {**to_document(answer), "staleness": staleness}, None
+    if answer.horizon is not None:
+        sequential = sequential_updates(answer.compute, answer.horizon)
+    if answer.entries:
         document["distance"] = distance_to_sequential(staleness, sequential).bound
     if any(staleness):
         first = all(one.version == 0 for update in updates for one in update.used)
         words = _updates_sentence(answer, staleness, first, document["distance"])
-        lines = [*timeline_text(answer["entries"], sequential).split("\n"), "", _names(answer)]
-    elif answer["updates"]:
+        lines = [*timeline_text(answer.entries, sequential).split("\n"), "", _names(answer)]
+    elif answer.updates:
         words, lines = _rounds_sentence(answer), _round_lines(answer)
-    elif answer["horizon"] is not None:
-        words = f"No update within {exact_seconds(answer['horizon'])}: no gradient was finished by then."
+    elif answer.horizon is not None:
+        words = f"No update within {exact_seconds(answer.horizon)}: no gradient was finished by then."
         lines = []
     else:
         words, lines = _steps_text(answer)
-    return words, lines, document
+    return RenderedAnswer(words, lines, document)
 
 
-def _updates_sentence(answer: Answer, staleness: Sequence[int], first: bool, distance: int) -> str:
-    within = f" within {exact_seconds(answer['horizon'])}" if answer["horizon"] is not None else ""
+def _updates_sentence(answer: "RunAnswer", staleness: Sequence[int], first: bool, distance: int) -> str:
+    within = f" within {exact_seconds(answer.horizon)}" if answer.horizon is not None else ""
     computed = ", all computed on the first parameters" if first else ""
-    missing = f" and {', '.join(answer['unfinished'])} does not finish" if answer["unfinished"] else ""
+    missing = f" and {', '.join(answer.unfinished)} does not finish" if answer.unfinished else ""
     return (
-        f"{counted(answer['updates'], 'update')}{within}{computed}: staleness {', '.join(map(str, staleness))}, so "
+        f"{counted(answer.updates, 'update')}{within}{computed}: staleness {', '.join(map(str, staleness))}, so "
         f"{sum(map(bool, staleness))} of {len(staleness)} are stale{missing}. The model is at most "
         f"{distance} eta Delta from sequential SGD's."
     )
 
 
-def _names(answer: Answer) -> str:
-    return "; ".join(f"worker {rank} is {name}" for rank, name in enumerate(answer["workers"]))
+def _names(answer: "RunAnswer") -> str:
+    return "; ".join(f"worker {rank} is {name}" for rank, name in enumerate(answer.workers))
 
 
-def _rounds_sentence(answer: Answer) -> str:
-    took = exact_seconds(answer["seconds"])
-    trained = f"{answer['batches']:,} batches in all"
-    if answer["local_batches"] > 1:
-        trained = f"{answer['local_batches']:,} batches a worker and round"
-    if not answer["rounds"] or len(answer["rounds"]) > FEW:
-        return f"{took} for {counted(answer['updates'], 'update')}, {trained}."
-    if answer["updates"] == 1:
-        return f"{took} for one round of {counted(answer['rounds'][0]['workers'], 'worker')}, {trained}."
+def _rounds_sentence(answer: "RunAnswer") -> str:
+    took = exact_seconds(answer.seconds)
+    trained = f"{answer.batches:,} batches in all"
+    if answer.local_batches > 1:
+        trained = f"{answer.local_batches:,} batches a worker and round"
+    if not answer.rounds or len(answer.rounds) > FEW:
+        return f"{took} for {counted(answer.updates, 'update')}, {trained}."
+    if answer.updates == 1:
+        return f"{took} for one round of {counted(answer.rounds[0].workers, 'worker')}, {trained}."
     each = []
-    for one in answer["rounds"]:
-        of, takes = f"of {counted(one['workers'], 'worker')}", exact_seconds(one["seconds"])
-        alone = one["count"] == 1
+    for one in answer.rounds:
+        of, takes = f"of {counted(one.workers, 'worker')}", exact_seconds(one.seconds)
+        alone = one.count == 1
         each.append(
-            f"1 round {of} takes {takes}" if alone else f"{one['count']:,} rounds {of} take {takes} each"
+            f"1 round {of} takes {takes}" if alone else f"{one.count:,} rounds {of} take {takes} each"
         )
-    return f"{took} for {answer['batches']:,} batches: {listed(each)}."
+    return f"{took} for {answer.batches:,} batches: {listed(each)}."
 
 
-def _round_lines(answer: Answer) -> list[str]:
-    if not answer["rounds"]:
+def _round_lines(answer: "RunAnswer") -> list[str]:
+    if not answer.rounds:
         return ["the rounds differ too much to be listed"]
-    rows, compute = [], answer["compute"]
-    for one in answer["rounds"]:
-        times = (compute, one["seconds"] - compute, one["seconds"], one["count"] * one["seconds"])
-        rows.append([f"{one['count']:,}", f"{one['workers']:,}", *map(trimmed, times)])
+    rows, compute = [], answer.compute
+    for one in answer.rounds:
+        times = (compute, one.seconds - compute, one.seconds, one.count * one.seconds)
+        rows.append([f"{one.count:,}", f"{one.workers:,}", *map(trimmed, times)])
     titles = ["rounds", "workers", "computing s", "all else s", "a round s", "together s"]
     lines = aligned(titles, rows, gap=3)
-    if answer["entries"] and answer["updates"] <= FEW and len(answer["workers"]) <= FEW_WORKERS:
-        lines += ["", *timeline_text(answer["entries"]).split("\n"), "", _names(answer)]
+    if answer.entries and answer.updates <= FEW and len(answer.workers) <= FEW_WORKERS:
+        lines += ["", *timeline_text(answer.entries).split("\n"), "", _names(answer)]
     return lines
 
 
-def _steps_text(answer: Answer) -> tuple[str, list[str]]:
+def _steps_text(answer: "RunAnswer") -> tuple[str, list[str]]:
     """Of workers without servers."""
-    workers, communicate, wait = len(answer["workers"]), answer["communicate"] or 0.0, answer["wait"] or 0.0
-    steps = answer["batches"] // workers // answer["local_batches"]
+    workers, communicate, wait = len(answer.workers), answer.communicate or 0.0, answer.wait or 0.0
+    steps = answer.batches // workers // answer.local_batches
     words = (
-        f"{exact_seconds(answer['seconds'])} for {counted(steps, 'step')} of each of {counted(workers, 'worker')}: "
+        f"{exact_seconds(answer.seconds)} for {counted(steps, 'step')} of each of {counted(workers, 'worker')}: "
         f"{exact_seconds(communicate)} of it is communication and {exact_seconds(wait)} waiting."
     )
     rows = [
-        ["computing", exact_seconds(answer["seconds"] - communicate - wait)],
+        ["computing", exact_seconds(answer.seconds - communicate - wait)],
         ["communicating", exact_seconds(communicate)],
         ["waiting for others", exact_seconds(wait)],
-        ["in all", exact_seconds(answer["seconds"])],
+        ["in all", exact_seconds(answer.seconds)],
     ]
     title = "where a worker's time went"
     return words, aligned([title, ""], rows, left=[title], gap=3)
 
 
-RENDERERS: Mapping[str, Callable[[Any], Rendered]] = {
+RENDERERS: Mapping[str, Callable[[Any], RenderedAnswer]] = {
     "crossover": render_crossover,
     "explain": render_explanation,
     "lower-bound": render_least_traffic,

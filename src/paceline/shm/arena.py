@@ -119,16 +119,18 @@ class ArenaLayout:
 class SharedTensors:
     """Tensors in shared memory: a segment for each, in which every rank has a part, numbered alike on all ranks."""
 
-    def __init__(self, rank: int, size: int, make: Callable[[int], mmap | None]) -> None:
-        """``make`` maps a new segment of so many bytes together with all other ranks; None where there is no room."""
-        self._rank, self._size, self._make = rank, size, make
+    def __init__(self, rank: int, size: int) -> None:
+        self._rank, self._size = rank, size
         self._memories: list[tuple[Tensor, int]] = []
         self._numbers: dict[int, int] = {}
 
-    def zeros(self, length: int, dtype: torch.dtype) -> Tensor:
-        """This rank's part of a new one, or memory of its own if none can be shared; called by all together."""
+    def zeros(self, length: int, dtype: torch.dtype, make: Callable[[int], mmap | None]) -> Tensor:
+        """This rank's part of a new one, or memory of its own if none can be shared; called by all together.
+
+        ``make`` maps a new segment of so many bytes together with all other ranks; None where there is no room.
+        """
         stride = -(-max(1, length * dtype.itemsize) // PAGE) * PAGE
-        made = self._make(stride * self._size)
+        made = make(stride * self._size)
         if made is None:
             return torch.zeros(length, dtype=dtype)
         # Its storage is this rank's part alone: what is saved or pickled of it holds no other rank's data.

@@ -61,7 +61,7 @@ class LocalComm:
         calls = [self._layout.calls + place * EXCHANGED for place in range(2 * self.size)]
         self._calls = calls[::2], calls[1::2]
         self._typed: dict[torch.dtype, list[list[Tensor]]] = {}
-        self.tensors = SharedTensors(rank, self.size, self._more_memory)
+        self.tensors = SharedTensors(rank, self.size)
         self._small = IN_PLACE_FROM if self.size == 2 else ALL_READ_ALL
         self._plans: dict[tuple[torch.dtype, int, str], tuple[bytes, list[list[Tensor]], Operation]] = {}
         """Of small all-reduces: the request, this length's parts of all slots by turn and rank, and the operation."""
@@ -113,6 +113,9 @@ class LocalComm:
                 self._warn(f"{error}; sums go through slots instead")
             return None
 
+    def zeros(self, length: int, dtype: torch.dtype) -> Tensor:
+        return self.tensors.zeros(length, dtype, self._more_memory)
+
     def agree(self, call: Call) -> None:
         self.barrier.doing = call.kind
         check_agreement(self._exchange(call.pack(self.rank, self.size)), self.names)
@@ -122,6 +125,9 @@ class LocalComm:
         flat = call.outputs[0]
         like = (flat.dtype, flat.numel(), call.op)
         self.barrier.doing = "all_reduce"
+        if self.size == 1:  # the tensor is its own sum and mean: no copy through the slots
+            find_operation(call.op, flat.dtype)
+            return
         if like in self._plans:
             packed, turns, how = self._plans[like]
             slots = turns[self._turn]

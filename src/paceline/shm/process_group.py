@@ -225,7 +225,7 @@ class SharedMemoryGroup(ProcessGroup):
 
         def task() -> None:
             self.comm.agree(Call("zeros", [like]))
-            made.append(self.comm.tensors.zeros(len(like), dtype))
+            made.append(self.comm.zeros(len(like), dtype))
 
         self._queue.now(partial(self._together, task, problem), [])
         return made[0]

@@ -37,7 +37,7 @@ class ExchangePattern:
     uniform: bool
 
 
-def observe(strategy: Strategy, workers: int, seconds: float, name: str = "") -> ExchangePattern:
+def observe(strategy: Strategy, workers: int, seconds: float, name: str) -> ExchangePattern:
     """Run the worker's program of a few ranks, with steps of so many seconds and exchanges that take none."""
     sequence: list[StepExchanges] = []
     steps = _exchanges(strategy, 0, workers, seconds)
@@ -45,7 +45,7 @@ def observe(strategy: Strategy, workers: int, seconds: float, name: str = "") ->
     while (cycle := _cycle(sequence)) is None:
         if length > LONGEST:
             raise UsageError(
-                f"strategy {name or type(strategy).__name__!r} cannot be predicted: its workers exchange nothing that "
+                f"strategy {name!r} cannot be predicted: its workers exchange nothing that "
                 f"repeats within {LONGEST:,} steps; choose a shorter period"
             )
         while len(sequence) < length:

@@ -100,6 +100,40 @@ def _read_parameters(reader: toml.Reader) -> int:
     return int(size / 4) or parameters
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rounds:
+    """Consecutive updates of a server that are alike."""
+
+    count: int
+    workers: int
+    seconds: float
+    """Of one of them, on average: since the update before, or since the beginning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAnswer:
+    strategy: str
+    workers: tuple[str, ...]
+    seconds: float
+    """Until the last update, where there are servers; else until the last worker has ended."""
+    batches: int
+    local_batches: int
+    """Mini-batches of a worker between two exchanges, where a round is more than one."""
+    compute: float
+    """Seconds that a worker computes between two exchanges; the slowest one's."""
+    communicate: float | None
+    """Seconds of a worker over the whole run, on average; None where there are servers, and rounds tell it."""
+    wait: float | None
+    horizon: float | None
+    updates: int
+    rounds: tuple[Rounds, ...]
+    """In order; empty where there are no servers, and where too many of them differ."""
+    unfinished: tuple[str, ...]
+    """Workers that came and whose first gradient did not reach the server."""
+    entries: tuple[Entry, ...]
+    """The server's log, where the run is short enough to be shown update by update."""
+
+
 class RunLog(SimulationRecorder):
     """Follows the first server: what the rounds were like, and everything it did as long as that is short."""
 
@@ -107,8 +141,7 @@ class RunLog(SimulationRecorder):
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.rounds: list[Answer] = []
-        """Updates that are alike, one after another: their count, their workers and the mean seconds of one."""
+        self.rounds: list[Rounds] = []
         self.came: set[int] = set()
         self.pushed: set[int] = set()
         self.exchanges: list[int] = []
@@ -136,20 +169,19 @@ class RunLog(SimulationRecorder):
     def _add(self, workers: int, seconds: float) -> None:
         """One more of the same kind, or a new kind; beyond those that are listed, all are one."""
         last = self.rounds[-1] if self.rounds else None
-        if last and last["workers"] == workers and isclose(last["seconds"], seconds, rel_tol=1e-4):
-            total = last["seconds"] * last["count"] + seconds
-            last["count"] += 1
-            last["seconds"] = total / last["count"]
+        if last and last.workers == workers and isclose(last.seconds, seconds, rel_tol=1e-4):
+            total, count = last.seconds * last.count + seconds, last.count + 1
+            self.rounds[-1] = replace(last, count=count, seconds=total / count)
         elif len(self.rounds) <= MOST_KINDS:
-            self.rounds.append({"count": 1, "workers": workers, "seconds": seconds})
+            self.rounds.append(Rounds(count=1, workers=workers, seconds=seconds))
 
 
-def run(scenario: Scenario) -> Answer:
+def run(scenario: Scenario) -> RunAnswer:
     work = _read_run_table(scenario.reader.table("run"))
     return _run(work, scenario.cluster())[0]
 
 
-def _run(work: RunTable, cluster: Cluster) -> tuple[Answer, RunLog]:
+def _run(work: RunTable, cluster: Cluster) -> tuple[RunAnswer, RunLog]:
     """Run on a cluster; a UsageError where that cannot be simulated.
 
     A step of a worker is all that it does between two exchanges: one mini-batch, or its own epochs.
@@ -186,31 +218,30 @@ def _run(work: RunTable, cluster: Cluster) -> tuple[Answer, RunLog]:
 
 def _answer(
     work: RunTable, cluster: Cluster, summary: Summary, log: RunLog, compute: float, local: int
-) -> Answer:
+) -> RunAnswer:
     names = [host.name for host in cluster.hosts for _ in range(host.workers)]
     served, totals = bool(summary.servers), summary.totals
     steps = summary.servers[0].used if served else sum(total.steps for total in totals)
     short = 0 < log.updates <= MOST_UPDATES and len(log.entries) < MOST_ENTRIES
 
     def mean(kind: str) -> float | None:
-        """Seconds of a worker over the whole run; where there are servers, the rounds tell it."""
         return None if served else sum(one.seconds[kind] for one in totals) / len(totals)
 
-    return {
-        "strategy": work.strategy,
-        "workers": names,
-        "seconds": log.last if served else summary.seconds,  # until the last update, or the last worker's end
-        "batches": steps * local,
-        "local_batches": local,  # of a worker between two exchanges
-        "compute": compute,  # of the slowest worker between two exchanges
-        "communicate": mean("communicate"),
-        "wait": mean("wait"),
-        "horizon": None if work.horizon == inf else work.horizon,
-        "updates": log.updates,
-        "rounds": log.rounds if len(log.rounds) <= MOST_KINDS else [],
-        "unfinished": [names[rank] for rank in sorted(log.came - log.pushed)],
-        "entries": log.entries if short else [],
-    }
+    return RunAnswer(
+        strategy=work.strategy,
+        workers=tuple(names),
+        seconds=log.last if served else summary.seconds,
+        batches=steps * local,
+        local_batches=local,
+        compute=compute,
+        communicate=mean("communicate"),
+        wait=mean("wait"),
+        horizon=None if work.horizon == inf else work.horizon,
+        updates=log.updates,
+        rounds=tuple(log.rounds) if len(log.rounds) <= MOST_KINDS else (),
+        unfinished=tuple(names[rank] for rank in sorted(log.came - log.pushed)),
+        entries=tuple(log.entries) if short else (),
+    )
 
 
 def _deal(cluster: Cluster, steps: Sequence[int]) -> Cluster:
@@ -300,15 +331,13 @@ def _first(beyond: Callable[[int], bool], most: int) -> int | None:
 def _balance(work: RunTable, cluster: Cluster) -> dict[str, float]:
     """A round in the long run: the second one, for the first may begin otherwise."""
     answer, log = _run(replace(work, iterations=2), cluster)
-    if answer["rounds"]:
-        seconds = answer["rounds"][-1]["seconds"]
+    if answer.rounds:
+        seconds = answer.rounds[-1].seconds
     else:
         period = _exchange_period(work, cluster, log)
-        once, twice = (
-            _run(replace(work, iterations=many * period), cluster)[0]["seconds"] for many in (1, 2)
-        )
+        once, twice = (_run(replace(work, iterations=many * period), cluster)[0].seconds for many in (1, 2))
         seconds = (twice - once) / period
-    return {"workers": cluster.workers, "compute": answer["compute"], "rest": seconds - answer["compute"]}
+    return {"workers": cluster.workers, "compute": answer.compute, "rest": seconds - answer.compute}
 
 
 def _exchange_period(work: RunTable, cluster: Cluster, log: RunLog) -> int:
