@@ -233,7 +233,7 @@ def main() -> int:
         print(json.dumps(document, indent=2))
     else:
         print(
-            f"push and pull of {options.bytes:,} bytes, {WORKERS} workers, 1 server, 1 thread a process, "
+            f"push and pull of {options.bytes:,} bytes, {WORKERS} workers, 1 server, 1 thread per process, "
             f"{options.rounds} rounds of {options.repeats} in turns; milliseconds a push and pull"
         )
         show(rows)

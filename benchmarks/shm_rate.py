@@ -128,7 +128,7 @@ def main() -> int:
     if options.json:
         print(json.dumps({"schema": 1, "rounds": options.rounds, "threads": 1, "rows": rows}, indent=2))
     else:
-        print(f"all-reduce of float32, {options.rounds} rounds in turns, 1 thread a process")
+        print(f"all-reduce of float32, {options.rounds} rounds in turns, 1 thread per process")
         show(rows)
     return 0 if all(row["met"] for row in rows) else 3
 

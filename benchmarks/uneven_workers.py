@@ -121,7 +121,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="one seed each")
-    parser.add_argument("--iterations", type=int, default=938, help=f"steps a worker; {STEPS} are an epoch")
+    parser.add_argument("--iterations", type=int, default=938, help=f"steps per worker; {STEPS} are an epoch")
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--json", action="store_true")

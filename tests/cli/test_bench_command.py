@@ -61,7 +61,7 @@ def test_a_broken_collective_is_told_in_the_table_and_by_exit_code_3(tmp_path):
     assert code == 3, err
     lines = out.splitlines()
     assert lines[0].startswith("all-reduce (mean) of float64, 2 workers on one host; torch ")
-    assert lines[1].startswith("4 timed calls a cell")
+    assert lines[1].startswith("4 timed calls per cell")
     rows = [line.split() for line in lines if line.startswith("    4 kB")]
     assert [(row[2], row[-1]) for row in rows] == [("shm", "ok"), ("ring", "ok"), ("tree", "WRONG")]
     assert lines[-1] == "WRONG results: tree at 4 kB"

@@ -100,11 +100,11 @@ def test_a_run_keeps_its_threads_and_predictions_mind_them(tmp_path: Path) -> No
     assert wide["run"]["threads"] == int(threads)
     resumed = afresh(tmp_path, "--resume", run, "--iterations", "8", OMP_NUM_THREADS="1")
     assert f"{threads} threads of {threads} cores" in resumed.stdout
-    assert f"OMP_NUM_THREADS=1 is not used: the run goes on with --threads {threads}" in resumed.stderr
+    assert f"OMP_NUM_THREADS=1 is ignored: the run goes on with --threads {threads}" in resumed.stderr
     write_profile(profile(threads=1), tmp_path / "p.json")
     ask = ("predict", "--profile", "p.json", "--workers", "1,2", "--times")
     told = run_paceline(*ask, str(one), cwd=tmp_path)
-    assert ", 1 thread a worker" in told.stdout
+    assert ", 1 thread per worker" in told.stdout
     refused = run_paceline(*ask, run, cwd=tmp_path, check=2)
     assert (
         f"2 workers x {threads} threads do not fit in {threads} cores of the host of the run"
@@ -114,4 +114,4 @@ def test_a_run_keeps_its_threads_and_predictions_mind_them(tmp_path: Path) -> No
     refused = run_paceline("simulate", *cluster, "--times", run, "-i", "3", cwd=tmp_path, check=2)
     assert f"2 workers x {threads} threads do not fit" in refused.stderr
     refused = run_paceline("calibrate", "record", run, "--profile", "p.json", cwd=tmp_path, check=2)
-    assert f"was run with {threads} threads a worker, and 1 are in the profile p.json" in refused.stderr
+    assert f"was run with {threads} threads per worker, and 1 are in the profile p.json" in refused.stderr

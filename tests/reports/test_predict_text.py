@@ -80,7 +80,7 @@ def test_the_answer_comes_first_then_the_table_then_why_then_what_it_rests_on():
         "Faster than one worker: 4 workers are 2.00x as fast (50 % efficiency), limited by the bandwidth of "
         "the network (8 Gbit/s Ethernet); 80 % efficiency up to 3 workers"
     )
-    assert lines[2] == "net, 10 parameters, batch 32 a worker, all-reduce"
+    assert lines[2] == "net, 10 parameters, batch 32 per worker, all-reduce"
     assert lines[4].split()[:3] == ["workers", "forward", "backward"]
     assert [line.split(":")[0] for line in lines[9:13]] == [
         "Knee",
@@ -200,7 +200,7 @@ def test_the_heading_names_what_is_not_usual():
     one = replace(told(series), settings=said, scaling="strong")
     assert heading(one) == (
         "net, 10 parameters, a batch of 32 divided among all workers, ps, codec int8, collective ring, 4 servers, "
-        "jitter 0.1, 8 workers a host, nvlink3 inside"
+        "jitter 0.1, 8 workers per host, nvlink3 inside"
     )
     usual = {"codec": "identity", "collective": "native", "servers": 1}
     assert heading(replace(told(), settings=usual)) == heading(told())

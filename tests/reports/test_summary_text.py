@@ -73,7 +73,7 @@ def test_a_run_ends_with_the_answer_and_where_a_step_went():
         "  apply               0.07    3 %  ▊\n"
         "  rest                0.05    2 %  ▌\n"
         "  typical step        2.15  100 %\n"
-        "1,350 steps a worker, 30 epochs, 29,767 samples/s\n"
+        "1,350 steps per worker, 30 epochs, 29,767 samples/s\n"
         "a worker's 3.4 s: steps 2.9 s, evaluation 410 ms, checkpoints 90 ms\n"
         "sent 82.1 kB per step and worker; a worker used 97 % of a core and 412 MB"
     )
@@ -100,7 +100,7 @@ def test_the_first_step_is_told_apart_and_not_counted():
     told = summary_text(replace(SUMMARY, totals=[totals(first=200)] * 2), FOLDER).splitlines()
     assert told[10] == "  typical step        2.15  100 %"
     assert told[11:14] == [
-        "1,350 steps a worker, 30 epochs, 29,767 samples/s",
+        "1,350 steps per worker, 30 epochs, 29,767 samples/s",
         "the first step took 202 ms, 94 times as long",
         "a worker's 3.6 s: steps 3.1 s, evaluation 410 ms, checkpoints 90 ms",
     ]
@@ -119,11 +119,11 @@ def test_where_some_steps_take_much_longer_the_mean_is_shown_as_well():
 
 
 def test_a_worker_that_finished_no_step_is_counted():
-    """If this failed, "1 to 2 steps a worker" would hide one that made none."""
+    """If this failed, "1 to 2 steps per worker" would hide one that made none."""
     ledger = TimeLedger()
     ledger.count(StepRecord(0, is_step=False), [0.0, 0.5, *[0.0] * (len(KINDS) - 2)])
     text = summary_text(replace(SUMMARY, totals=[totals(), ledger.totals(), Totals()]))
-    assert "\n0 to 1,350 steps a worker, " in text
+    assert "\n0 to 1,350 steps per worker, " in text
     assert "unfinished steps 250 ms" in text
 
 

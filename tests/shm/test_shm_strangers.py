@@ -103,7 +103,9 @@ def heard(told: GroupStore, key: str) -> bool:
     try:
         check(told.read(key, 0))
     except StoreTampered as error:
-        if re.fullmatch(r"the store holds .* for rank 7 under \w+/0; another process may be writing to it", str(error)):
+        if re.fullmatch(
+            r"the store holds .* for rank 7 under \w+/0; another process may be writing to it", str(error)
+        ):
             return False
         raise
     return True

@@ -90,5 +90,5 @@ def test_predictions_by_a_marked_profile_say_so() -> None:
     machine = {"threads": 2, DISTURBED: "Other processes used 0.9 of 2 cores."}
     profile = Profile(name="here", made="now", versions={}, machine=machine, device={})
     assert profile_words(profile).endswith(
-        "measured now, 2 threads a worker. Other processes used 0.9 of 2 cores"
+        "measured now, 2 threads per worker. Other processes used 0.9 of 2 cores"
     )

@@ -49,7 +49,7 @@ def test_communication_and_aggregation_exceed_computation_from_67_workers(capsys
 
 def test_a_federated_round_of_eight_devices(capsys):
     text, result = ask(capsys, "federated-eight-devices")
-    assert text.startswith("32,014 s for one round of 8 workers, 8,000 batches a worker")
+    assert text.startswith("32,014 s for one round of 8 workers, 8,000 batches per worker")
     assert result["seconds"] == pytest.approx(32_014, abs=1e-3)
 
 
@@ -162,7 +162,7 @@ def answer(capsys, tmp_path: Path, text: str, *options: str) -> tuple[int, str]:
         ("ask = 'rum'", ["unknown question 'rum'", "did you mean 'run'"]),
         (RUN, ["epochs is missing", "horizon"]),
         (RUN + "epochs = 1", ["samples is missing", "epochs are passes"]),
-        (RUN + "iterations = 1\nbatches = 2", ["iterations", "says it too", "leave one"]),
+        (RUN + "iterations = 1\nbatches = 2", ["iterations", "already says it", "leave one"]),
         (RUN + "iterations = 0", ["iterations = 0", "1 or more"]),
         (RUN + "iterations = 1\nsamples = 9", ["samples = 9", "leave them out"]),
         (RUN + "iterations = 1\nmodel = '5 ms'", ["model", "'5 ms' is not a size", "25 MiB"]),

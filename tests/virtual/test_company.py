@@ -82,13 +82,13 @@ def test_a_strategy_that_needs_everybody_refuses_to_lose_anybody(how: dict) -> N
     (setting,) = how
     with pytest.raises(
         UsageError,
-        match=rf"{setting} of host 'h1' has no place beside .*needs every worker.*ssp",
+        match=rf"{setting} of host 'h1' cannot be used with .*needs every worker.*ssp",
     ):
         time_only(cluster)
 
 
 def test_a_horizon_needs_servers() -> None:
-    with pytest.raises(UsageError, match=r"a horizon of 0\.6 s has no place beside strategy 'all-reduce'"):
+    with pytest.raises(UsageError, match=r"a horizon of 0\.6 s cannot be used with strategy 'all-reduce'"):
         time_only(make_cluster(2), horizon=0.6)
 
 

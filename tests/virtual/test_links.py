@@ -137,7 +137,7 @@ def test_ring_crosses_a_hosts_link_once_each_way() -> None:
 
 
 def test_workers_of_one_host_share_its_memory_and_meet_twice() -> None:
-    # 4 workers through 1 GB/s: two meetings of 0.1 ms, and 6 MB a worker at 250 MB/s.
+    # 4 workers through 1 GB/s: two meetings of 0.1 ms, and 6 MB per worker at 250 MB/s.
     price = ring_all_reduce(Topology(cluster(4)), 4 * MB)
     assert price.seconds == pytest.approx(2 * 1e-4 + 6 * 0.004)
 

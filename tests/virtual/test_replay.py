@@ -137,9 +137,9 @@ def test_the_command_says_whether_the_parameters_are_equal(
     told = capsys.readouterr().out
     assert "equal to the last bit" in told
     assert "async over a replay of" in told, "the strategy is shown with settings that are as usual"
-    assert "steps a worker, 1 epoch" in told
+    assert "steps per worker, 1 epoch" in told
     assert "where a step went" not in told, "nothing was timed"
-    assert "samples/s" not in told.rpartition("steps a worker")[2]
+    assert "samples/s" not in told.rpartition("steps per worker")[2]
     model = read_tensors(folder / "model.safetensors")
     model["1.bias"][2] += 0.125
     write_tensors(folder / "model.safetensors", model)

@@ -41,7 +41,7 @@ def test_what_a_horizon_cuts_off_is_no_step(detailed: bool) -> None:
     assert [sum(one.seconds.values()) for one in summary.totals] == pytest.approx([0.5, 0.5], rel=1e-3)
     text = summary_text(summary)
     assert "200 ms a step" in text
-    assert "\n0 to 2 steps a worker" in text
+    assert "\n0 to 2 steps per worker" in text
     assert sum(record.is_step for record in kept.records.get(0, [])) == (2 if detailed else 0)
 
 

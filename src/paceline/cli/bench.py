@@ -46,7 +46,7 @@ def collectives(
         only: Such as ring,shm,my_file.py:my_schedule (default: gloo, shm, shm-elsewhere and each schedule over gloo).
         op: sum (default), mean, max, min or product; and, or and xor for integers.
         dtype: float32 (default), float64, float16, bfloat16, int8, uint8, int32 or int64.
-        repeats: Timed calls a cell (default: as many as fit --cell-seconds, 3 to 200).
+        repeats: Timed calls per cell (default: as many as fit --cell-seconds, 3 to 200).
         cell_seconds: Seconds for the timed calls of a cell (default 0.6); a probe gets half of it.
         as_json: One JSON document instead of text.
     """

@@ -80,7 +80,7 @@ def device(
     Args:
         seconds: How long to measure (default 180); more is more accurate.
         threads: Threads that a worker computes with (default 1, or as OMP_NUM_THREADS says).
-        busy: Measure though other processes compute, and mark the profile: predictions will say so.
+        busy: Measure even while other processes compute, and mark the profile: predictions will say so.
         name: What to call the machine (default: its host name).
     """
     from paceline.reports.calibrate import render_device
@@ -118,7 +118,7 @@ def links(
 
     Args:
         profile: The profile that is added to, on the host of rank 0; its workers have one thread.
-        busy: Measure though other processes compute, and mark the profile: predictions will say so.
+        busy: Measure even while other processes compute, and mark the profile: predictions will say so.
         out: Where to write the profile (default: where it was).
     """
     from paceline.reports.calibrate import render_links

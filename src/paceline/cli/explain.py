@@ -40,12 +40,12 @@ def explain(
     Args:
         schedule: Such as ring; without one, all are listed.
         workers: Processes that take part (default 4; at most 16, with --json 32).
-        hosts: Workers a host, such as 2,2 (default: all on one, or on two for hierarchical).
+        hosts: Workers per host, such as 2,2 (default: all on one, or on two for hierarchical).
         op: sum (default), mean, max, min or product.
-        values: What each process begins with, a row a process: '5 2 9 1; 3 8 4 7'.
-        length: Without --values: values a process
+        values: What each process begins with, one row per process: '5 2 9 1; 3 8 4 7'.
+        length: Without --values: values per process
             (default: as many as processes, or as chunks; at most 64, with --json 256).
-        seed: Decides what is drawn (default 1): 1 to 9, or to twice the processes; no two draw the same in a place.
+        seed: Decides the random values (default 1): 1 to 9, or to twice the processes; no two are equal in a column.
         segments: Number of segments that are pipelined through the schedule (default 1, at most 8).
         html: Write a page that steps forward and back to this file.
         as_json: One JSON document instead of text.

@@ -101,15 +101,15 @@ class RunOptions:
     clip_norm: Annotated[float | None, Parameter(group=JOB)] = None
     """Scale gradients down to this norm wherever an optimizer steps (default: leave them)."""
     precision: Annotated[str | None, Parameter(group=JOB)] = None
-    """Of forward and loss: fp32 (default), or bf16 by torch.autocast."""
+    """Precision of forward and loss: fp32 (default), or bf16 by torch.autocast."""
     strategy: Annotated[str | None, Parameter(group=AGREE)] = None
     """How workers agree (default all-reduce), such as local-sgd:period=16; see 'paceline strategies'."""
     servers: Annotated[int | None, Whole, Parameter(group=AGREE)] = None
-    """Servers that keep the parameters, each an even part (default 1); of ps, ssp and async."""
+    """Servers that keep the parameters, each an even part (default 1); for ps, ssp and async."""
     batch_size: Annotated[str | None, Parameter(name=["--batch-size", "-b"], group=AGREE)] = None
     """Samples of a worker's mini-batch (default 32); 48,16 gives each worker its own."""
     slow: Annotated[list[str] | None, Parameter(group=AGREE, negative=())] = None
-    """Slow a rank down: 1=2.5 makes rank 1 compute 2.5 times as long. May be repeated."""
+    """Slow a rank down: 1=2.5 makes rank 1 take 2.5 times as long to compute. May be repeated."""
     slow_turns: Annotated[int | None, Whole, Parameter(group=AGREE)] = None
     """Slow ranks alternate this many slow steps with as many fast ones; odd ranks begin fast (default: always slow)."""
     buffers: Annotated[Literal["average", "rank0"] | None, Parameter(group=AGREE)] = None
@@ -121,11 +121,11 @@ class RunOptions:
     epochs: Annotated[int | None, Whole, Parameter(group=LENGTH)] = None
     """Passes over the training data (default 30)."""
     iterations: Annotated[int | None, Whole, Parameter(name=["--iterations", "-i"], group=LENGTH)] = None
-    """Steps a worker, instead of epochs."""
+    """Steps per worker, instead of epochs."""
     target_accuracy: Annotated[float | None, Parameter(group=LENGTH)] = None
     """Stop as soon as an evaluation reaches this accuracy, such as 0.97."""
     seed: Annotated[int | None, Whole, Parameter(group=LENGTH)] = None
-    """Decides the first weights and the order of the data (default 1)."""
+    """Decides the initial weights and the order of the data (default 1)."""
     evaluate_every: Annotated[str | None, Parameter(group=RECORD)] = None
     """'1 epoch' (default), '500 steps' or 'never'."""
     checkpoint_every: Annotated[str | None, Parameter(group=RECORD)] = None
@@ -218,7 +218,7 @@ class PlaceOptions:
     port: Annotated[int | None, Whole, Parameter(name=["--port", "-p"], group=WHERE)] = None
     """A free port on that host (default 29500)."""
     secret_file: Annotated[Path | None, Parameter(group=WHERE)] = None
-    """What only the run's processes know, the same file on every host (made for you on one host)."""
+    """The run's shared secret, the same file on every host (made for you on one host)."""
 
     def plan(self, workers: int) -> "LaunchPlan":
         from paceline.runtimes.live.launcher.processes import LaunchPlan
@@ -271,14 +271,14 @@ def run_as_worker(where: PlaceOptions, info: ProcessInfo, task: WorkerTask) -> i
 
 
 def parse_batch_sizes(text: str | None, workers: int) -> tuple[int, ...]:
-    """Read "32", for all workers alike, or "48,16", one a worker."""
+    """Read "32", for all workers alike, or "48,16", one per worker."""
     text = DEFAULT_BATCH if text is None else text
     with suppress(ValueError):
         sizes = tuple(int(piece) for piece in text.split(","))
         if len(sizes) in (1, workers):
             return sizes * (workers // len(sizes))
         text += f" gives {len(sizes)} sizes for {workers} workers"
-    raise UsageError(f"--batch-size {text}: write a whole number, or one a worker such as 48,16")
+    raise UsageError(f"--batch-size {text}: write a whole number, or one per worker such as 48,16")
 
 
 def parse_slow(texts: list[str]) -> dict[int, float]:

@@ -47,7 +47,7 @@ class PredictOptions:
     job: JobText = None
     """Your own job by import path, such as my_module:build, instead of a model."""
     data: JobText = None
-    """With --model instead of a model: a job by its parts, as 'paceline train' has them."""
+    """With --model instead of a model: a job by its parts, as for 'paceline train'."""
     model: JobText = None
     """The model of such a job."""
 
@@ -68,28 +68,28 @@ class PredictOptions:
     """Between hosts: a name or a rate, such as 25gbit or '30 Gbit/s,10 us' (default 10gbit): 'paceline networks'.
     With a profile that was made on several hosts: measured."""
     per_host: WhereCount = None
-    """Workers a host (default 1)."""
+    """Workers per host (default 1)."""
     inside: WhereText = None
     """Between workers of a host, such as nvlink3 (default: shared memory of a small machine, 4 GB/s)."""
     cluster: WhereText = None
-    """A .toml file or an inline description instead, as 'paceline simulate' has it; its first workers are asked for."""
+    """A .toml file or an inline description instead, as for 'paceline simulate'; its first workers are used."""
     backend: Annotated[Literal["shm", "gloo"] | None, Parameter(group=WHERE)] = None
-    """On a measured machine: shm, as 'paceline train' has it (default), or gloo over the loopback."""
+    """On a measured machine: shm, as for 'paceline train' (default), or gloo over the loopback."""
     cost_model: Annotated[Literal["paceline", "paleo"] | None, Parameter(group=WHERE)] = None
     """paceline (default), or paleo: Paleo's own model (Qi et al., 2017), with its own table."""
     ppp_comp: WhereNumber = None
-    """Of Paleo's model: the part of the device's peak that is reached, such as 0.62 (default 1)."""
+    """Paleo's model: the fraction of the device's peak that is reached, such as 0.62 (default 1)."""
     ppp_comm: WhereNumber = None
-    """Of Paleo's model: the part of the network's bandwidth that is reached (default 1)."""
+    """Paleo's model: the fraction of the network's bandwidth that is reached (default 1)."""
 
     workers: Annotated[
         str | None, Parameter(name=["--workers", "-np"], group=AGREE, allow_leading_hyphen=True)
     ] = None
     """How many: 1,2,4,8 or 1-8 (default 1,2,4,8,16,32,64,128)."""
     batch_size: Annotated[AgreeCount, Parameter(name=["--batch-size", "-b"])] = None
-    """Samples a worker and step (default 32, or those of --times); with --scaling strong, of all workers together."""
+    """Samples per worker and step (default 32, or those of --times); with --scaling strong, of all workers together."""
     accumulate: AgreeCount = None
-    """Such mini-batches a step, whose gradients are added up (default 1, or as the job says)."""
+    """Mini-batches per step, whose gradients are added up (default 1, or as the job says)."""
     scaling: Annotated[Literal["weak", "strong"] | None, Parameter(group=AGREE)] = None
     """weak (default): a worker keeps its batch. strong: the batch is divided among the workers."""
     strategy: Annotated[list[str] | None, Parameter(group=AGREE, negative=())] = None
@@ -99,18 +99,18 @@ class PredictOptions:
     codec: AgreeText = None
     """What goes on the wire (default identity: gradients as they are)."""
     servers: AgreeCount = None
-    """Servers that keep the parameters, 1 to 64 (default 1); of ps, ssp and async."""
+    """Servers that keep the parameters, 1 to 64 (default 1); for ps, ssp and async."""
     jitter: Annotated[float | None, Parameter(group=AGREE)] = None
     """Spread of compute times: 0.05 varies a typical step by a twentieth (default 0)."""
 
     price: MoneyNumber = None
-    """Price of a worker for an hour."""
+    """Price per worker and hour."""
     host_price: MoneyNumber = None
-    """Price of a whole host for an hour, instead."""
+    """Price per host and hour, instead."""
     epochs: MoneyCount = None
     """Passes over the training data: adds the time of the whole training."""
     samples: MoneyCount = None
-    """Samples of an epoch, where the job does not say."""
+    """Samples per epoch, where the job does not say."""
 
     def request(self, name: str | None) -> "PredictRequest":
         from paceline.studies.predict import PredictRequest

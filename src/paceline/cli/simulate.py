@@ -56,7 +56,7 @@ class ClusterOptions:
     workers: Annotated[int | None, Whole, Parameter(name=["--workers", "-np"], group=WHERE)] = None
     """Without --cluster: this many hosts with one worker each (default 2)."""
     times: Annotated[Path | None, Parameter(group=WHERE)] = None
-    """A run folder: a step takes as long here as its typical step took there, communication apart."""
+    """A run folder: a step takes as long as the typical step of that run, without communication."""
     gradients: Annotated[bool, Parameter(group=WHERE)] = True
     """Compute real gradients in simulated time, or simulate time only."""
     horizon: Annotated[str | None, Parameter(group=LENGTH)] = None

@@ -42,7 +42,7 @@ class WhereOptions(PlaceOptions):
     device: Annotated[Literal["cpu", "cuda"] | None, Parameter(group=WHERE)] = None
     """What computes (default cpu)."""
     backend: Annotated[str | None, Parameter(group=WHERE)] = None
-    """What workers talk over: shm, gloo or nccl (default shm on one host, nccl on cuda, gloo across or by schedule)."""
+    """Transport of the workers: shm, gloo or nccl (default shm on one host, nccl on cuda, gloo across or by schedule)."""
     threads: Annotated[int | None, Whole, Parameter(group=WHERE)] = None
     """Threads a worker computes with (default 1, or as OMP_NUM_THREADS says), however many workers there are."""
     timeout: Annotated[float | None, Parameter(group=WHERE)] = None
@@ -52,7 +52,7 @@ class WhereOptions(PlaceOptions):
     silence: Annotated[float | None, Parameter(group=WHERE)] = None
     """Seconds without a heartbeat after which a worker (with servers) or a host counts as lost (default 20)."""
     join: Annotated[str | None, Parameter(group=WHERE)] = None
-    """Be one more worker of a run with servers: its folder on this host, or HOST:PORT with --secret-file."""
+    """Join a run with servers as one more worker: its folder on this host, or HOST:PORT with --secret-file."""
 
     def live(self, resume: RunFolder | None) -> "LiveOptions":
         from paceline.runtimes.config import read_live
@@ -82,7 +82,7 @@ class ResumeOptions:
         ):
             if value is not None:
                 raise UsageError(
-                    f"{option} {value} has no place beside --resume: a run keeps its folder; leave it out"
+                    f"{option} {value} cannot be used with --resume: a run keeps its folder; leave it out"
                 )
         return latest_run(keep.parent) if self.resume == _LATEST else RunFolder(self.resume)
 
@@ -143,8 +143,8 @@ def _launch(request: "TrainRequest", where: WhereOptions) -> int:
     folder, threads = request.resume, request.options.threads
     if folder and where.threads is None and VARIABLE in os.environ and usual_threads() != threads:
         say_on_stderr(
-            f"{VARIABLE}={os.environ[VARIABLE]} is not used: the run goes on with --threads {threads}, as it "
-            "began; --threads says otherwise"
+            f"{VARIABLE}={os.environ[VARIABLE]} is ignored: the run goes on with --threads {threads}, as it "
+            "began; give --threads to change that"
         )
     workers = where.workers
     if workers is None:
@@ -167,7 +167,7 @@ def _join(
     for option in (option for group in (where, resume, keep, options) for option in given_options(group)):
         if option not in _JOINERS_OWN:
             raise UsageError(
-                f"{option} has no place beside --join {run}: the run that is joined decides it; leave it out"
+                f"{option} cannot be used with --join {run}: the run that is joined decides it; leave it out"
             )
     from paceline.runtimes.live.worker.start import join
 

@@ -59,7 +59,7 @@ class Profile:
     made: str
     versions: Mapping[str, str]
     machine: Mapping[str, Any]
-    """CPU or GPU by name, cores, threads a worker; and what disturbed the measurement, where anything did."""
+    """CPU or GPU by name, cores, threads per worker; and what disturbed the measurement, where anything did."""
     device: Mapping[str, Any]
     links: tuple[LinkFit, ...] = ()
     contention: tuple[Factor, ...] = ()
@@ -98,7 +98,7 @@ def read_profile(path: Path, torch_version: str | None = None) -> Profile:
     measured = profile.versions.get("torch", "")
     if torch_version is not None and _minor(measured) != _minor(torch_version):
         raise UsageError(
-            f"{path} was measured with torch {measured or 'of no version'} and this is torch {torch_version}, "
+            f"{path} was measured with torch {measured or 'of an unknown version'} and this is torch {torch_version}, "
             f"whose kernels may differ; {AGAIN}"
         )
     return profile

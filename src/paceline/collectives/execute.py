@@ -245,7 +245,7 @@ def all_reduce(
         raise UsageError(f"schedules move dense tensors, not {what}; convert it with to_dense()")
     if tensor.device.type != "cpu":
         raise UsageError(
-            f"schedules move tensors of the CPU, not of {tensor.device}; copy it there, or all-reduce natively"
+            f"schedules move tensors on the CPU, not on {tensor.device}; copy it there, or all-reduce natively"
         )
     operation = find_operation(name, tensor.dtype)
     chosen = build_schedule(schedule, number_hosts(hosts)) if isinstance(schedule, str) else schedule

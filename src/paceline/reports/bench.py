@@ -56,12 +56,12 @@ class BenchReport:
 
 def header(settings: request.BenchSettings) -> list[str]:
     asked, hosts = settings.request, len(settings.hosts)
-    fit = f"as many timed calls as fit {show_seconds(asked.cell_seconds)} a cell"
-    calls = f"{asked.repeats} timed calls a cell" if asked.repeats else fit
+    fit = f"as many timed calls as fit {show_seconds(asked.cell_seconds)} per cell"
+    calls = f"{asked.repeats} timed calls per cell" if asked.repeats else fit
     return [
         f"all-reduce ({asked.op}) of {asked.dtype}, {settings.workers} workers on "
         f"{'one host' if hosts == 1 else f'{hosts} hosts'}; "
-        f"torch {settings.torch}, {counted(settings.threads, 'thread')} a worker",
+        f"torch {settings.torch}, {counted(settings.threads, 'thread')} per worker",
         f"{calls}, all backends in turn; time is the slowest worker's: the median, and the quartiles (low .. high)",
     ]
 

@@ -26,7 +26,7 @@ def render_device(found: DeviceFit) -> Iterator[str]:
     )
     yield (
         f"measured: {counted(found.operators, 'operator')} of {counted(found.networks, 'random network')} "
-        f"and {counted(found.layers, 'single layer')}, {counted(found.threads, 'thread')} a worker; at best "
+        f"and {counted(found.layers, 'single layer')}, {counted(found.threads, 'thread')} per worker; at best "
         f"{found.flops / 1e9:.3g} GFLOP/s and {show_bytes(found.bandwidth)}/s of memory"
     )
     if found.disturbed:

@@ -107,7 +107,7 @@ def render_peak(answer: Answer) -> RenderedAnswer:
 
 
 SCALING_TITLES = (
-    *("workers", "batch a worker", "epoch s", "compute s", "communicate s"),
+    *("workers", "batch per worker", "epoch s", "compute s", "communicate s"),
     *("step ms", "speed-up", "efficiency", "bandwidth use"),
 )
 
@@ -151,7 +151,7 @@ def _scaling_sentence(answer: Answer) -> str:
         )
     return (
         f"{best['workers']} workers are at best {three_figures(best['speed_up'])} times as fast as one, "
-        f"at batch {best['batch']:,} a worker; {compared}"
+        f"at batch {best['batch']:,} per worker; {compared}"
     )
 
 
@@ -219,7 +219,7 @@ def _rounds_sentence(answer: "RunAnswer") -> str:
     took = exact_seconds(answer.seconds)
     trained = f"{answer.batches:,} batches in all"
     if answer.local_batches > 1:
-        trained = f"{answer.local_batches:,} batches a worker and round"
+        trained = f"{answer.local_batches:,} batches per worker and round"
     if not answer.rounds or len(answer.rounds) > FEW:
         return f"{took} for {counted(answer.updates, 'update')}, {trained}."
     if answer.updates == 1:

@@ -177,7 +177,7 @@ def _present(summary: Summary) -> list[Totals]:
 
 def _work(summary: Summary) -> str:
     steps = _range([one.steps for one in _present(summary)], "step")
-    return f"{steps} a worker, {counted(summary.epochs, 'epoch')}"
+    return f"{steps} per worker, {counted(summary.epochs, 'epoch')}"
 
 
 def _range(numbers: Sequence[int], what: str) -> str:

@@ -117,12 +117,12 @@ def check_strategy(settings: Settings, strategy: Strategy) -> None:
     name = f"strategy {settings.strategy!r}"
     if settings.servers > 1 and not strategy.served:
         raise UsageError(
-            f"{settings.servers} servers have no place beside {name}, which keeps no parameters on servers; "
+            f"{settings.servers} servers cannot be used with {name}, which keeps no parameters on servers; "
             "leave them out, or choose ps, ssp or async"
         )
     if settings.collective != NATIVE and strategy.served:
         raise UsageError(
-            f"collective {settings.collective} has no place beside {name}, whose workers reduce nothing among "
+            f"collective {settings.collective} cannot be used with {name}, whose workers reduce nothing among "
             "themselves; leave it out, or choose a strategy without servers"
         )
     if settings.buffers == "rank0" and strategy.sync_point is not SyncPoint.EVERY_STEP:

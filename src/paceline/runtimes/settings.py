@@ -127,7 +127,7 @@ class DueActions(NamedTuple):
 
 
 class Triggers:
-    """Turns progress, in steps a worker, into what is due.
+    """Turns progress, in steps per worker, into what is due.
 
     Where workers take different numbers of steps, progress is their mean, so it may pass several trigger points at
     once; each kind of action is then done once.

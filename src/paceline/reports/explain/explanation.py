@@ -36,7 +36,7 @@ class DisplayLimits(NamedTuple):
     def check(self, workers: int, length: int = 0) -> None:
         for number, what, most, written in (
             (workers, "workers", self.workers, WRITTEN.workers),
-            (length, "values a worker", self.length, WRITTEN.length),
+            (length, "values per worker", self.length, WRITTEN.length),
         ):
             if number > most:
                 larger = f"; as JSON, up to {written}" if written > most else ""
@@ -71,7 +71,7 @@ class ExplainRequest:
         for setting in ("length", "seed"):
             if self.values is not None and (given := getattr(self, setting)) is not None:
                 raise UsageError(
-                    f"{setting} {given} has no place beside values, which say it all; leave one of them out"
+                    f"{setting} {given} cannot be used with values, which say it all; leave one of them out"
                 )
 
 

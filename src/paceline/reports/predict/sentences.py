@@ -172,7 +172,7 @@ def findings(series: StrategyPrediction) -> list[str]:
 def limit_words(limit: Limit) -> str:
     """What is in the way; a link with its name and its figure, as 'paceline networks' has them."""
     if limit.cipher:
-        return f"{LIMITS[limit.bound]} ({show_rate(limit.cipher)} a process)"
+        return f"{LIMITS[limit.bound]} ({show_rate(limit.cipher)} per process)"
     if limit.wire is None:
         return "the server's own work" if limit.bound == "server" else LIMITS[limit.bound]
     figure = show_seconds(limit.wire.latency) if limit.bound == "latency" else show_rate(limit.wire.bandwidth)

@@ -43,13 +43,13 @@ def heading(prediction: Prediction) -> str:
         "collective": ("native", "collective {}"),
         "servers": (1, "{} servers"),
         "jitter": (0, "jitter {}"),
-        "per_host": (1, "{} workers a host"),
+        "per_host": (1, "{} workers per host"),
         "inside": (None, "{} inside"),
     }
     words = [
         prediction.name,
         f"{prediction.parameters:,} parameters",
-        f"a batch of {batch} divided among all workers" if strong else f"batch {batch} a worker",
+        f"a batch of {batch} divided among all workers" if strong else f"batch {batch} per worker",
         *([prediction.series[0].strategy] if len(prediction.series) == 1 else []),
         *(text.format(said[name]) for name, (value, text) in usual.items() if said.get(name, value) != value),
     ]

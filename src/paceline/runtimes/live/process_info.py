@@ -155,7 +155,7 @@ def _check_size(info: ProcessInfo, servers: int) -> None:
     if info.launch is None and info.rank != info.node_rank * info.local_workers + info.local_rank:
         raise UsageError(
             f"RANK={info.rank} is not LOCAL_RANK={info.local_rank} of host {info.node_rank} with "
-            f"{info.local_workers} processes a host: with servers, the launcher must count ranks host by host"
+            f"{info.local_workers} processes per host: with servers, the launcher must count ranks host by host"
         )
 
 

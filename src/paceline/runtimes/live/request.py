@@ -75,7 +75,7 @@ class LiveOptions:
                 "or the others give up before the process that hangs is named; lower it, or raise the timeout"
             )
         if self.threads < 1:
-            raise UsageError(f"{self.threads} threads cannot compute: a worker needs at least 1")
+            raise UsageError(f"{self.threads} threads are too few: a worker needs at least 1")
 
     def _check_backend(self, backend: str) -> None:
         if backend not in BACKENDS:
@@ -157,7 +157,7 @@ class TrainRequest:
         servers = server_count(settings, build_strategy(settings.strategy))
         if servers and self.options.backend is not None:
             raise UsageError(
-                f"backend {self.options.backend} has no place beside strategy {settings.strategy!r}, whose workers "
+                f"backend {self.options.backend} cannot be used with strategy {settings.strategy!r}, whose workers "
                 "talk to servers over connections of their own; leave it out"
             )
         return servers

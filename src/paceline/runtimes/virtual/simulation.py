@@ -203,6 +203,6 @@ def check(prepared: Prepared[Job | JobShape], cluster: Cluster, gradients: bool,
         churn.append(f"a horizon of {horizon:g} s")
     if churn and not strategy.served:
         raise UsageError(
-            f"{churn[0]} has no place beside strategy {settings.strategy!r}, which needs every worker at every "
+            f"{churn[0]} cannot be used with strategy {settings.strategy!r}, which needs every worker at every "
             "exchange; leave it out, or choose ps, ssp or async"
         )

@@ -59,7 +59,9 @@ def fit_link(
     after a pause pass at once. Neither figure comes out negative.
     """
     if len(steps) < 2:
-        raise UsageError(f"{len(steps)} steps tell no link's latency and bandwidth: measure 2 or more")
+        raise UsageError(
+            f"{len(steps)} steps do not determine a link's latency and bandwidth: measure 2 or more"
+        )
     delays = [_seconds(name, hosts, step, Link(latency=1.0, bandwidth=1e30)) for step in steps]
     moved = [_seconds(name, hosts, step, Link(latency=0.0, bandwidth=1.0)) for step in steps]
     weights = [1 / step.total**2 for step in steps]

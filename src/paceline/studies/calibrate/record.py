@@ -57,7 +57,7 @@ def calibrate_by_record(
     for whose, other in (("asked for", threads), (f"in the profile {base}", there)):
         if had is not None and other not in (None, had):
             raise UsageError(
-                f"{folder.path} was run with {had} threads a worker, and {other} are {whose}; record a run with "
+                f"{folder.path} was run with {had} threads per worker, and {other} are {whose}; record a run with "
                 f"{other}, or calibrate with {had}"
             )
     device = plain_device() if known is None else read_fitted(known.device, str(base))

@@ -49,8 +49,8 @@ class BenchGroup(ProcessGroupComm):
         self.hosts = tuple(number_hosts(self.exchange(host_id())))
         if sorted(self.hosts) != list(self.hosts):  # prices fill hosts in order
             raise UsageError(
-                f"the ranks are on hosts {', '.join(map(str, self.hosts))}: those of one host must follow each "
-                "other; tell the launcher to fill host by host"
+                f"the ranks are on hosts {', '.join(map(str, self.hosts))}: those of one host must be "
+                "consecutive; tell the launcher to fill host by host"
             )
         run = info.launch.name if info.launch else f"bench-{info.port}"
         self.shm: Any = dist.new_group(backend="shm", pg_options=shm.Options(run=run))

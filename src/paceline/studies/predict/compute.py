@@ -231,7 +231,7 @@ def profile_words(profile: Profile) -> str:
 
 def _measured(source: str, threads: int | None, disturbed: str) -> str:
     """``disturbed`` is a sentence on what else computed meanwhile, or empty."""
-    each = "" if threads is None else f", {threads} thread{'s' if threads > 1 else ''} a worker"
+    each = "" if threads is None else f", {threads} thread{'s' if threads > 1 else ''} per worker"
     return f"{source}{each}" + (f". {disturbed.removesuffix('.')}" if disturbed else "")
 
 

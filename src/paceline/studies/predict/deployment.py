@@ -81,7 +81,7 @@ def find_deployment(request: PredictRequest, profile: Profile | None) -> Deploym
     where = "the hosts that offer places" if offered else "the workers' hosts, from the first one on"
     words = (
         f"{deployment.words}; servers are on {where}; messages to other hosts are encrypted, at "
-        f"{show_rate(cipher or CIPHER)} a process ({'measured' if cipher else 'assumed'})"
+        f"{show_rate(cipher or CIPHER)} per process ({'measured' if cipher else 'assumed'})"
     )
     return replace(deployment, words=words)
 

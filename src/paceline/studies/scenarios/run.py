@@ -62,7 +62,7 @@ class RunTable:
         return -(-share // self.batch) * self.local_epochs if self.local_epochs else 1
 
     def steps(self, workers: int) -> list[int]:
-        """Steps of each worker: batches are dealt out whole, one a worker and round, until none is left."""
+        """Steps of each worker: batches are dealt out whole, one per worker and round, until none is left."""
         if each := self.iterations or self.rounds:
             return [each] * workers
         batches = self.batches or -(-self.samples // self.batch) * self.epochs
@@ -75,7 +75,7 @@ def _read_run_table(reader: toml.Reader) -> RunTable:
     given = [key for key in LENGTHS if key in reader.values]
     if len(given) > 1:
         raise reader.wrong(
-            given[1], reader.values[given[1]], f"{given[0]} says it too; leave one of them out"
+            given[1], reader.values[given[1]], f"{given[0]} already says it; leave one of them out"
         )
     if not given and work.horizon == inf:
         raise UsageError(
@@ -96,7 +96,7 @@ def _read_parameters(reader: toml.Reader) -> int:
     reader.need("batch = 32")
     size, parameters = reader.get("model", toml.Bytes, 0.0), reader.get("parameters", toml.Count, 1)
     if "model" in reader.values and "parameters" in reader.values:
-        raise reader.wrong("parameters", parameters, "model says it too; leave one of them out")
+        raise reader.wrong("parameters", parameters, "model already says it; leave one of them out")
     return int(size / 4) or parameters
 
 

@@ -152,7 +152,7 @@ class LauncherGroup:
             if time.monotonic() >= began + self._plan.wait:
                 raise RunFailed(
                     f"{whom()} did not answer {self._where}, within {self._plan.wait:g} s; start the same command as "
-                    "that node rank on its host, and see that no firewall closes the port"
+                    "that node rank on its host, and check that no firewall blocks the port"
                 )
             time.sleep(timeouts.STORE_POLL)
 

@@ -74,7 +74,7 @@ def run_worker(task: ProcessTask, observer: Observer) -> Summary:
     if settings.workers != info.workers:
         raise UsageError(
             f"the settings are for {settings.workers} workers and {info.workers} were started; "
-            "a run needs one batch size a worker, and resumes with as many workers as it had"
+            "a run needs one batch size per worker, and resumes with as many workers as it had"
         )
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)
