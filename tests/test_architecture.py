@@ -65,6 +65,19 @@ def test_imports_point_down():
     assert wrong == []
 
 
+def test_neither_runtime_is_imported_by_the_other_or_by_what_they_share():
+    """If this failed, a change in the simulator could break a live run, or the other way round."""
+    wrong = [
+        (str(path), module)
+        for path in MODULES
+        if room(path) == "runtimes"
+        for module in imports(path)
+        for runtime in ("live", "virtual")
+        if f"{module}.".startswith(f"paceline.runtimes.{runtime}.") and path.parts[1] != runtime
+    ]
+    assert wrong == []
+
+
 def test_nobody_uses_a_private_module_of_another_package():
     wrong = [
         (str(path), module)
