@@ -223,7 +223,7 @@ def test_a_launcher_that_still_beats_has_not_gone() -> None:
     """If this failed, one that is slow to verify large checkpoints would be accused of the run's end."""
     peers = LauncherGroup.__new__(LauncherGroup)
     peers._plan = LaunchPlan(nodes=3, address="127.0.0.1", secret_file=Path("secret"))
-    peers._store = SimpleNamespace(set=lambda *_: None, read=lambda *_: ())  # type: ignore[assignment]
+    peers._store = SimpleNamespace(set=lambda *_: None, read=lambda *_: (), peek=lambda *_: ())  # type: ignore[assignment]
     peers._heard = {1: time.monotonic(), 2: time.monotonic() - 60}
     assert peers.exchange_steps(CompleteSteps(), None, patience=0.1) == []
     assert peers.unanswered == {2}

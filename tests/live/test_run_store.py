@@ -22,7 +22,7 @@ from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, St
 from command import run_python
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live import store_server, timeouts
-from paceline.runtimes.live.failures import Failure, read_failure
+from paceline.runtimes.live.failures import CompleteSteps, Failure, read_failure
 from paceline.runtimes.live.launcher import peers
 from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.processes import LaunchPlan
@@ -101,6 +101,40 @@ def test_a_key_is_waited_for_and_a_wait_ends(store: RunStore) -> None:
     assert store.check(["late"]), "an answer that comes late is not taken for another's"
     other.set("never", "")
     assert store.peek(["late", "never"]) == (b"here", b"")
+
+
+def test_a_store_that_is_held_up_is_not_lost(
+    server: StoreServer, store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, a host that is suspended for a while would lose all others, and keep them waiting."""
+    store.set("a", "")
+    goes_on = threading.Event()
+    with monkeypatch.context() as held_up:
+        held_up.setattr(server, "_answer", lambda *_: goes_on.wait(20))
+        store.set_timeout(timedelta(seconds=0.05))
+        for _ in range(20):
+            began = time.monotonic()
+            with pytest.raises(dist.DistStoreError, match="no answer to set k"):
+                store.set("k", "x" * (LONGEST_VALUE - 9))
+            assert time.monotonic() - began < 5
+    store.set_timeout(timedelta(seconds=20))
+    goes_on.set()
+    assert len(store.get("k")) == LONGEST_VALUE - 9
+
+
+def test_a_silent_host_takes_no_time_of_the_others(
+    server: StoreServer, store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, the steps that hosts of a higher rank have told would be left out on a slow network."""
+    for rank in (0, 2):
+        store.set(f"steps-{rank}", msgspec.json.encode(CompleteSteps(whole=(rank,))))
+    answer = server._answer
+    monkeypatch.setattr(server, "_answer", lambda *words: (time.sleep(0.1), answer(*words)))
+    group = LauncherGroup.__new__(LauncherGroup)
+    group._plan = LaunchPlan(nodes=4, node_rank=3, address="127.0.0.1", secret_file=Path("secret"))
+    group._store, group._heard = store, {}
+    assert [one.whole for one in group.exchange_steps(CompleteSteps(), None, 0.3)] == [(0,), (2,)]
+    assert group.unanswered == {1}
 
 
 def test_torch_forms_a_group_over_it(server: StoreServer) -> None:
@@ -327,10 +361,12 @@ def test_an_agreed_secret_of_killed_processes_is_swept(
     )
     assert run_python(str(script)).returncode == 0
     (left,) = runtime.iterdir()
+    elsewhere = runtime / f"paceline-ranks-{os.geteuid()}-1-99999999-1-1"
+    elsewhere.touch(mode=0o600)
     with run_secret(place), run_secret(replace(place, rank=1)):
         assert not left.exists()
-        assert len(list(runtime.iterdir())) == 1, "one that is in use stays"
-    assert list(runtime.iterdir()) == []
+        assert len(list(runtime.iterdir())) == 2, "one that is in use stays"
+    assert list(runtime.iterdir()) == [elsewhere], "its parent may live in another PID namespace"
 
 
 def test_an_agreed_secret_is_removed_when_all_have_it_or_one_fails() -> None:

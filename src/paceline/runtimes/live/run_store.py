@@ -22,11 +22,13 @@ from paceline.runtimes.live.addresses import LOOPBACK, raise_descriptor_limit, r
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.secret import Secret, run_secret
 from paceline.runtimes.live.store_server import MOST_BYTES, Op, StoreAnswer, StoreRequest, StoreServer
-from paceline.runtimes.live.timeouts import RETRY, STORE_CUT
+from paceline.runtimes.live.timeouts import STORE_CUT
 from paceline.runtimes.live.wire.channel import DROPPED, Channel, Destination, MessageLimits, Packet, connect
 
 _PORT = "paceline/port"
 _EVERYWHERE = "0.0.0.0"  # noqa: S104  only processes that have the secret get an answer there
+_MOST_UNSENT = 16
+"""Questions that are queued for a store that accepts nothing; one more is not sent, and has no answer either."""
 _LONGEST_POLL = 3600.0
 
 
@@ -61,7 +63,7 @@ class RunStore(Store):
         return self.read([key])[0]
 
     def read(self, keys: Sequence[str], patience: float | None = None) -> Sequence[bytes]:
-        """The values of several keys, once all are there; for ``patience`` seconds instead of the usual timeout."""
+        """The values of several keys, once all are set; for ``patience`` seconds instead of the usual timeout."""
         seconds = self.timeout.total_seconds() if patience is None else patience
         return self._ask(Op.READ, keys, wait=seconds) or ()
 
@@ -109,7 +111,7 @@ class RunStore(Store):
             deadline = monotonic() + (self.timeout.total_seconds() if wait is None else wait)
             channel = self._connected(deadline)
             try:
-                channel.send(Packet(message, memoryview(b"")), 1, max(RETRY, deadline - monotonic()))
+                channel.send(Packet(message, memoryview(b"")), _MOST_UNSENT)
                 answer = self._answer(channel, request.number, deadline)
             except OSError as error:
                 channel.close()
@@ -124,16 +126,17 @@ class RunStore(Store):
 
     def _answer(self, channel: Channel, number: int, deadline: float) -> StoreAnswer | None:
         poller = select.poll()
-        poller.register(channel.socket, select.POLLIN)
         while True:
             while self._answers:
                 answer = self._answers.popleft()
-                if answer.number == number:  # else it answers a question that was given up
+                if answer.number == number:  # else it answers a question that was abandoned
                     return answer
             left = deadline - monotonic()
             if left <= 0:
                 return None
+            poller.register(channel.socket, select.POLLIN | (select.POLLOUT if channel.unsent else 0))
             poller.poll(ceil(min(left, _LONGEST_POLL) * 1000))
+            channel.flush()
             channel.read()
 
     def _connected(self, deadline: float) -> Channel:
@@ -237,6 +240,6 @@ def check_equal(asked: Sequence[Mapping[str, Any]]) -> None:
         for key, first in asked[0].items():
             if other[key] != first:
                 raise UsageError(
-                    f"rank {rank} was started for something else than rank 0: {key} is {other[key]} there and "
+                    f"rank {rank} was started for something other than rank 0: {key} is {other[key]} there and "
                     f"{first} on rank 0; start every host with the same options"
                 )

@@ -91,8 +91,12 @@ def run_secret(info: ProcessInfo) -> Iterator[Secret]:
 
 
 def agreed_file(port: int) -> Path:
-    """Where the children of this process's parent agree on a secret; those of parents that are gone are removed."""
-    folder, mine = _own_folder(), f"paceline-ranks-{os.geteuid()}"
+    """Where the children of this process's parent agree on a secret; those of parents that are gone are removed.
+
+    Containers may share the folder: whether a parent is gone shows only in its own PID namespace, which is in the name.
+    """
+    folder, namespace = _own_folder(), Path("/proc/self/ns/pid").stat().st_ino
+    mine = f"paceline-ranks-{os.geteuid()}-{namespace}"
     for file in folder.glob(f"{mine}-*"):
         with suppress(OSError, ValueError):
             parent, started, *_ = file.name.removeprefix(f"{mine}-").split("-")

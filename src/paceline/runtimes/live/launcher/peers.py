@@ -60,7 +60,7 @@ class LauncherGroup:
         self.failed = False
         """Whether any host has posted a failure, as of the last beat."""
         self.unanswered: set[int] = set()
-        """Nodes that did not answer the last exchange of steps, and do not beat any more."""
+        """Nodes that did not answer the last exchange of steps, and send no more heartbeats."""
         self._heard: dict[int, float] = {}
         self._watch = SilenceWatch(plan.silence)
         self._notices: deque[str] = deque()
@@ -190,12 +190,13 @@ class LauncherGroup:
     def exchange_steps(self, mine: CompleteSteps, lost: int | None, patience: float) -> list[CompleteSteps]:
         """What the other hosts know of the run's checkpoints; hosts that do not answer in time are left out."""
         self._ask(self._store.set, f"steps-{self._plan.node_rank}", msgspec.json.encode(mine))
-        deadline = time.monotonic() + patience
+        others = set(range(self._plan.nodes)) - {self._plan.node_rank, lost}
         answers: list[CompleteSteps] = []
         self.unanswered = set()
-        for rank in set(range(self._plan.nodes)) - {self._plan.node_rank, lost}:
-            left = max(timeouts.STORE_POLL, deadline - time.monotonic())
-            if words := self._ask(self._store.read, [f"steps-{rank}"], left):
+        if others:  # wait for all of them: a silent one must not take the time of the next
+            self._ask(self._store.read, [f"steps-{rank}" for rank in others], patience)
+        for rank in others:
+            if words := self._ask(self._store.peek, [f"steps-{rank}"]):
                 answers.append(decoded(words[0], CompleteSteps) or CompleteSteps())
             elif self._heard.get(rank, 0.0) < time.monotonic() - 6 * timeouts.BEAT:
                 self.unanswered.add(rank)  # one that still beats is only slow to verify
