@@ -179,7 +179,7 @@ def test_what_encryption_limits_is_said_to_be_limited_by_it_everywhere(strategy,
     prediction, lines = told(words)
     found = prediction.series[0].findings
     assert found.limit.bound == found.knee.bound == "encryption"
-    assert "limited by encryption of messages to servers (16 Gbit/s a process)" in lines[0]
+    assert "limited by encryption of messages to servers (16 Gbit/s per process)" in lines[0]
     assert found.bandwidth.needed is None, "no network makes it compute-bound"
     assert not any("bit/s makes" in line for line in lines)
     much = speed_up(replace(words, network="4000 Gbit/s,20 us"), workers[-1])

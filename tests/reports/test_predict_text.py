@@ -176,7 +176,7 @@ def test_the_answer_says_faster_or_slower_than_one_by_how_much_and_why(speed_ups
         (replace(FOUND.limit, bound="server"), "the server's link (8 Gbit/s Ethernet)"),
         (
             replace(FOUND.limit, bound="encryption", wire=None, cipher=2e9),
-            "encryption of messages to servers (16 Gbit/s a process)",
+            "encryption of messages to servers (16 Gbit/s per process)",
         ),
         (replace(FOUND.limit, bound="compute", wire=None), "computing itself"),
     ],

@@ -42,7 +42,7 @@ class WhereOptions(PlaceOptions):
     device: Annotated[Literal["cpu", "cuda"] | None, Parameter(group=WHERE)] = None
     """What computes (default cpu)."""
     backend: Annotated[str | None, Parameter(group=WHERE)] = None
-    """Transport of the workers: shm, gloo or nccl (default shm on one host, nccl on cuda, gloo across or by schedule)."""
+    """Backend: shm, gloo or nccl (default shm on one host, nccl on cuda, gloo across hosts or with a schedule)."""
     threads: Annotated[int | None, Whole, Parameter(group=WHERE)] = None
     """Threads a worker computes with (default 1, or as OMP_NUM_THREADS says), however many workers there are."""
     timeout: Annotated[float | None, Parameter(group=WHERE)] = None
