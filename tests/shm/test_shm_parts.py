@@ -1,12 +1,14 @@
 """Parts of the shared-memory backend that need no second process."""
 
 import ctypes
+import gc
 import importlib.util
 import os
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -78,6 +80,19 @@ def test_a_rank_alone_sums_without_moving_anything() -> None:
     assert tensor.equal(torch.arange(300_000.0))
     with pytest.raises(InvalidCall, match=r"operation 'mean' does not work on torch\.int64"):
         team.all_reduce(Call("all_reduce", [torch.ones(3, dtype=torch.int64)], op="mean"))
+
+
+def test_memory_is_given_back_with_the_last_reference() -> None:
+    """In a cycle, hundreds of MB of shared tensors would stay mapped until the garbage collector comes by."""
+    gc.disable()
+    try:
+        team = alone()
+        team.zeros(1000, torch.float32)
+        gone = weakref.ref(team)
+        del team
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_the_package_stands_alone() -> None:

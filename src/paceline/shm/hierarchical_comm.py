@@ -40,7 +40,7 @@ class HierarchicalComm:
 
     def __post_init__(self) -> None:
         self.size, self.team_sizes = len(self.names), [len(ranks) for ranks in self.hosts]
-        self.tensors = self.local.tensors
+        self.zeros = self.local.zeros
         self._home = next(ranks for ranks in self.hosts if self.rank in ranks)
 
     def agree(self, call: Call) -> None:

@@ -61,7 +61,7 @@ class LocalComm:
         calls = [self._layout.calls + place * EXCHANGED for place in range(2 * self.size)]
         self._calls = calls[::2], calls[1::2]
         self._typed: dict[torch.dtype, list[list[Tensor]]] = {}
-        self.tensors = SharedTensors(rank, self.size, self._more_memory)
+        self.tensors = SharedTensors(rank, self.size)
         self._small = IN_PLACE_FROM if self.size == 2 else ALL_READ_ALL
         self._plans: dict[tuple[torch.dtype, int, str], tuple[bytes, list[list[Tensor]], Operation]] = {}
         """Of small all-reduces: the request, this length's parts of all slots by turn and rank, and the operation."""
@@ -113,6 +113,9 @@ class LocalComm:
                 self._warn(f"{error}; sums go through slots instead")
             return None
 
+    def zeros(self, length: int, dtype: torch.dtype) -> Tensor:
+        return self.tensors.zeros(length, dtype, self._more_memory)
+
     def agree(self, call: Call) -> None:
         self.barrier.doing = call.kind
         check_agreement(self._exchange(call.pack(self.rank, self.size)), self.names)
@@ -159,7 +162,7 @@ class LocalComm:
         self._slots(part.dtype)[self._turn][self.rank][: len(part)].copy_(part)
 
     def _slots_of(self, flat: Tensor, written: int) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """Each piece with all slots, once all ranks have written it; so many are ``written`` from the start."""
+        """Each piece with all slots, once all ranks have written it; the first ``written`` pieces already are."""
         slots = self._slots(flat.dtype)
         for number, part in enumerate(cut(flat, PIECE)):
             if number >= written:

@@ -104,7 +104,7 @@ class Channel:
             raise NotGenuine("runs another version of paceline; install the same on every host")
         handshake.read(answer)
         self._sealing, opening = handshake.split()
-        self.socket.sendall(self._sealing.seal(b""))  # the proof: the first message may come much later
+        self.socket.sendall(self._sealing.seal(b""))  # the proof: the first message may be sent much later
         self.greeted = self.proven = True
         self._begin(self._messages(opening))
 
