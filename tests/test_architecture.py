@@ -120,6 +120,17 @@ def imports_that_do_not_point_down(modules: Modules) -> Iterator[str]:
                 yield told(path, node)
 
 
+def imports_of_another_runtime(modules: Modules) -> Iterator[str]:
+    """If this found something, a change in the simulator could break a live run, or the other way round."""
+    for path, node in inside(modules):
+        if room(path) != "runtimes":
+            continue
+        others = [runtime for runtime in ("live", "virtual") if runtime != path.parts[1]]
+        for name in imported(node):
+            if any(f"{name}.".startswith(f"paceline.runtimes.{runtime}.") for runtime in others):
+                yield told(path, node)
+
+
 def relative_imports(modules: Modules) -> Iterator[str]:
     """The other rules do not see where they point."""
     for path, node in inside(modules):
@@ -199,6 +210,7 @@ Rule = Callable[[Modules], Iterator[str]]
 RULES: list[Rule] = [
     packages_without_a_layer,
     imports_that_do_not_point_down,
+    imports_of_another_runtime,
     relative_imports,
     private_names_of_other_packages,
     type_names_used_twice,
@@ -216,6 +228,10 @@ BROKEN: list[tuple[Rule, str, str]] = [
     (imports_that_do_not_point_down, "jobs/x.py", "TABLE = {'mlp': 'paceline.studies.x:MLP'}"),
     (imports_that_do_not_point_down, "shm/x.py", "from paceline.errors import UsageError"),
     (imports_that_do_not_point_down, "costs/x.py", "from paceline.strategies.base import Strategy"),
+    (imports_of_another_runtime, "runtimes/x.py", "from paceline.runtimes.virtual.shape import JobShape"),
+    (imports_of_another_runtime, "runtimes/x.py", "def late():\n    from paceline.runtimes import live"),
+    (imports_of_another_runtime, "runtimes/live/x.py", "import paceline.runtimes.virtual"),
+    (imports_of_another_runtime, "runtimes/virtual/x.py", "from paceline.runtimes.live import request"),
     (relative_imports, "jobs/x.py", "from ..reports import text"),
     (relative_imports, "jobs/x.py", "from . import data"),
     (private_names_of_other_packages, "cli/x.py", "from paceline.shm._words import Futex"),
@@ -258,6 +274,10 @@ ALLOWED = [
         "from paceline.strategies.base import Strategy\nstrategy.served, setup.program.worker(me)",
     ),
     ("studies/x.py", "isinstance(effect, Send), match.period, replace(request, strategy=strategy)"),
+    (
+        "runtimes/live/worker/x.py",
+        "from paceline.runtimes.live import request\nimport paceline.runtimes.flat",
+    ),
     ("runtimes/live/failures.py", "def command(name): return f'--{name}'"),
 ]
 

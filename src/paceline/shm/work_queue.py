@@ -120,7 +120,7 @@ class WorkQueue:
             work.run()
 
     def close(self, seconds: float | None = None) -> None:
-        """Let the thread end after what was asked for, and wait for that, at most so many seconds."""
+        """Let the thread end after the queued work, and wait for that, at most ``seconds`` seconds."""
         if self._thread.is_alive():
             self._queue.put(None)
             if self._thread is not threading.current_thread():

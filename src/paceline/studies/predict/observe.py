@@ -38,7 +38,7 @@ class ExchangePattern:
 
 
 def observe(strategy: Strategy, workers: int, seconds: float, name: str) -> ExchangePattern:
-    """Run the worker's program of a few ranks, with steps of so many seconds and exchanges that take none."""
+    """Run the worker's program of a few ranks, with steps of ``seconds`` seconds and exchanges that take no time."""
     sequence: list[StepExchanges] = []
     steps = _exchanges(strategy, 0, workers, seconds)
     length = FIRST
