@@ -1,4 +1,4 @@
-"""What the user can fix, told in one sentence."""
+"""Errors that the user can fix, each in one sentence."""
 
 import re
 import sys

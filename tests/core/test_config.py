@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import replace
+from typing import get_type_hints
 
 import pytest
 
@@ -10,7 +11,8 @@ from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.files import write_sealed
 from paceline.records.folder import RunFolder
-from paceline.runtimes.config import new_identity, read_config, read_live, write_config
+from paceline.runtimes.config import LiveMachinery, new_identity, read_config, read_live, write_config
+from paceline.runtimes.live.request import LiveOptions
 from paceline.runtimes.settings import Settings
 
 SETTINGS = Settings(job=JobSpec(), batch_sizes=(3, 4), slow={1: 2.5}, iterations=7, target_accuracy=0.9)
@@ -34,6 +36,11 @@ def test_of_a_thousand_flipped_bits_none_gives_other_settings_and_none_a_traceba
             refused.append(str(mistake))
     assert len(refused) > 800, "a flipped bit between the words may change nothing"
     assert all("start a new run with 'paceline train'" in sentence for sentence in refused)
+
+
+def test_the_machinery_of_a_live_run_is_all_of_its_options():
+    """If this failed, a run could not be resumed with an option that it was started with."""
+    assert get_type_hints(LiveMachinery) == get_type_hints(LiveOptions)
 
 
 def test_a_run_of_an_older_paceline_is_named(tmp_path):

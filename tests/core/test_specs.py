@@ -1,6 +1,8 @@
 """Specs are how users name strategies; one that is misread or ignored trains something else than they asked for."""
 
-from typing import Literal, get_origin, get_type_hints
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -9,7 +11,7 @@ from paceline.codecs import CODECS
 from paceline.errors import UsageError
 from paceline.jobs import DATA, MODELS, OPTIMIZERS, SCHEDULES
 from paceline.specs import build, describe, find, list_command, show, split
-from paceline.specs.ranges import Range
+from paceline.specs.ranges import Range, RangeChecked, at_least
 from paceline.strategies import STRATEGIES
 from paceline.strategies.local_sgd import LocalSGD
 from paceline.units import Period
@@ -94,3 +96,42 @@ DECLARED = [
 def test_a_class_made_in_python_is_held_to_its_ranges_too(path, field):
     with pytest.raises(UsageError, match=rf"{field}=-1 is (out of range; it must be|unknown; choose)"):
         find(path)(**{field: -1})
+
+
+AtLeast1 = Annotated[int, at_least(1)]
+
+
+@pytest.mark.parametrize(
+    ("hint", "text", "value"),
+    [
+        (Literal[1, 2], "2", 2),
+        (Literal[1, 2], "3", "setting=3 is unknown; choose 1 or 2"),
+        (Literal["x"], "y", "setting=y is unknown; choose x"),
+        (Literal["a", "b", "c"], "d", "setting=d is unknown; choose a, b or c"),
+        (Literal["a", "b"] | None, "a", "a"),
+        (Literal["a", "b"] | None, "c", "setting=c is unknown; choose a or b"),
+        (AtLeast1 | None, "1", 1),
+        (AtLeast1 | None, "0", "setting=0 is out of range; it must be at least 1"),
+        (AtLeast1 | None, "x", "'x' is not a value for setting of 'thing': it must be a whole number"),
+        (Annotated[int | None, at_least(1)], "0", "setting=0 is out of range; it must be at least 1"),
+        (AtLeast1 | Literal["auto"], "auto", "auto"),
+        (AtLeast1 | Literal["auto"], "0", "setting=0 is out of range; it must be at least 1 or auto"),
+        (AtLeast1 | Literal["auto"], "x", "it must be a whole number; or auto"),
+    ],
+)
+def test_choices_and_ranges_may_be_members_of_a_union(hint, text, value, monkeypatch):
+    """The user's own plug-in may have any of these; one that is misread or not checked trains something else."""
+    thing = dataclass(kw_only=True)(type("Thing", (RangeChecked,), {"__annotations__": {"setting": hint}}))
+    monkeypatch.setattr(sys.modules[__name__], "Thing", thing, raising=False)
+
+    def made():
+        return build(f"thing:setting={text}", {"thing": f"{__name__}:Thing"}, "model").setting
+
+    if isinstance(value, str) and " " in value:
+        with pytest.raises(UsageError) as mistake:
+            made()
+        assert str(mistake.value).endswith(value)
+    else:
+        assert made() == value
+    if type(None) in get_args(hint):
+        assert thing(setting=None).setting is None

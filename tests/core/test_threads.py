@@ -31,7 +31,7 @@ def test_the_usual_number_is_one_or_the_users_own(monkeypatch: pytest.MonkeyPatc
     assert LiveOptions(threads=3).threads == 3
     with pytest.raises(UsageError, match=r"OMP_NUM_THREADS=2 does not go with links"):
         check_profile(tmp_path / "p.json", tmp_path / "p.json")
-    with pytest.raises(UsageError, match="OMP_NUM_THREADS=many is no number of threads"):
+    with pytest.raises(UsageError, match="OMP_NUM_THREADS=many is not a number of threads"):
         usual_threads({"OMP_NUM_THREADS": "many"})
     monkeypatch.setenv("OMP_NUM_THREADS", "4096")
     with pytest.raises(UsageError, match="OMP_NUM_THREADS=4096 does not fit this machine"):

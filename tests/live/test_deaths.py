@@ -1,4 +1,4 @@
-"""Servers and their workers: a death is told at once, silence is a setting, and who is given up hears how to return."""
+"""Servers and their workers: deaths are reported at once, silence is a setting, a removed worker can rejoin."""
 
 import json
 import os
@@ -50,17 +50,17 @@ def test_silence_is_a_setting_and_a_death_is_told_at_once(start: Start) -> None:
         run.until_saved()
         (run.cwd / "gil-1").touch()
     strict.until_said(
-        r"rank 1 on \S+ is given up: it was silent for [2-4][.\d]* s, longer than the 2 s allowed"
+        r"rank 1 on \S+ was removed: it was silent for [2-4][.\d]* s, longer than the 2 s allowed"
     )
     strict.until_said(
-        r"rank 1 on \S+ was given up by the servers at step \d+: .*; the run goes on with the others\."
+        r"rank 1 on \S+ was removed by the servers at step \d+: .*; the run goes on with the others\."
     )
     comes_back(strict, strict.cwd, strict.text)
     (launch,) = patient.cwd.glob("paceline-*")
     worker = ProcessInfo(rank=1, workers=2, launch=launch)
     held = read_progress(worker).step
     patient.until(lambda: read_progress(worker).step > held + 3, "going on after the call")
-    assert "given up" not in patient.text
+    assert "was removed" not in patient.text
     os.kill(patient.worker(1), signal.SIGKILL)
     patient.until_said(r"rank 1 on \S+ died at step \d+")
     patient.hurry()
@@ -89,7 +89,7 @@ def test_what_happens_on_one_host_is_told_on_both_and_both_resume_after_ctrl_c(
     nodes[0].until_saved()
     os.kill(nodes[0].worker(1), signal.SIGSTOP)
     for node in nodes:
-        node.until_said(r"rank 1 on \S+ \(process \d+\) is stopped by a signal")
+        node.until_said(r"rank 1 on \S+ \(process \d+\) has been stopped by a signal")
     os.kill(nodes[0].worker(1), signal.SIGCONT)
     for node in nodes:
         node.until_said(r"rank 1 on \S+ goes on again after")
@@ -112,7 +112,7 @@ def test_a_host_that_was_given_up_is_told_how_to_join_the_run_that_goes_on(
     nodes[0].until_saved()
     worker = nodes[0].worker(1)
     os.kill(worker, signal.SIGSTOP)
-    nodes[0].until_said(r"rank 1 on \S+ is given up")
+    nodes[0].until_said(r"rank 1 on \S+ was removed")
     os.kill(worker, signal.SIGCONT)
     assert nodes[1].ended() == 1
     assert "the run goes on without it.\nJoin: paceline train --join 127.0.0.1:" in nodes[1].text, nodes[

@@ -32,4 +32,4 @@ def test_every_rank_names_both_ways(
 
     with ThreadPoolExecutor(2) as threads:
         told = list(threads.map(come, range(2)))
-    assert all(f"rank 1 was started for something else than rank 0: {says}" in text for text in told)
+    assert all(f"rank 1 was started for something other than rank 0: {says}" in text for text in told)

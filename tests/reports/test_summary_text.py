@@ -75,7 +75,7 @@ def test_a_run_ends_with_the_answer_and_where_a_step_went():
         "  typical step        2.15  100 %\n"
         "1,350 steps a worker, 30 epochs, 29,767 samples/s\n"
         "a worker's 3.4 s: steps 2.9 s, evaluation 410 ms, checkpoints 90 ms\n"
-        "sent 82.1 kB a step and worker; a worker used 97 % of a core and 412 MB"
+        "sent 82.1 kB per step and worker; a worker used 97 % of a core and 412 MB"
     )
 
 

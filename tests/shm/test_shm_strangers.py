@@ -56,19 +56,19 @@ def test_a_forged_handle_ends_the_start_with_one_sentence_on_all_ranks(
     first, second = facts["scenes"][scene]["ranks"]
     assert second["error"] == "StoreTampered", second
     assert first["text"] == second["text"]
-    want = "the store holds something else than a handle of shared memory for rank 0 under table/0{}: "
+    want = "the store holds something other than a handle of shared memory for rank 0 under table/0{}; "
     start, _, detail = want.partition("{}")
     assert second["text"].startswith(start)
-    assert second["text"].endswith(": is somebody else writing to it?")
+    assert second["text"].endswith("; another process may be writing to it")
     if why is not None:
-        assert second["text"] == f"{start}{why}{detail}is somebody else writing to it?"
+        assert second["text"] == f"{start}{why}{detail}another process may be writing to it"
 
 
 def test_other_forged_values_end_it_likewise(facts: Facts) -> None:
     for scene, key in (("a member", "member/1"), ("an answer", "mapped/1")):
         first = facts["scenes"][scene]["ranks"][0]
         assert first["error"] == "StoreTampered", first
-        assert f"for rank 1 under {key}: is somebody else writing to it?" in first["text"]
+        assert f"for rank 1 under {key}; another process may be writing to it" in first["text"]
 
 
 def test_what_strangers_say_is_shown_without_control_characters(facts: Facts) -> None:
@@ -103,7 +103,9 @@ def heard(told: GroupStore, key: str) -> bool:
     try:
         check(told.read(key, 0))
     except StoreTampered as error:
-        if re.fullmatch(r"the store holds .* for rank 7 under \w+/0: is .*\?", str(error)):
+        if re.fullmatch(
+            r"the store holds .* for rank 7 under \w+/0; another process may be writing to it", str(error)
+        ):
             return False
         raise
     return True

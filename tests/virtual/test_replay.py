@@ -116,7 +116,7 @@ def test_a_forged_log_is_noticed_at_the_first_update_that_differs(spec: str) -> 
         else entry
         for entry in recording.logs[0]
     ]
-    with pytest.raises(RunFailed, match=r"a Push of worker . at clock 99 on version 0 .*does not come"):
+    with pytest.raises(RunFailed, match=r"a Push of worker . at clock 99 on version 0 .*never arrives"):
         repeated(replace(recording, logs={0: forged}))
 
 

@@ -46,7 +46,7 @@ def explain(
         length: Without --values: values a process
             (default: as many as processes, or as chunks; at most 64, with --json 256).
         seed: Decides what is drawn (default 1): 1 to 9, or to twice the processes; no two draw the same in a place.
-        segments: Cut the values into so many segments that go through one behind the other (default 1, at most 8).
+        segments: Number of segments that are pipelined through the schedule (default 1, at most 8).
         html: Write a page that steps forward and back to this file.
         as_json: One JSON document instead of text.
     """

@@ -12,7 +12,7 @@ _BOOKKEEPING = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 def gc_paused() -> Iterator[None]:
     """Import torch and what needs it without looking for garbage, which takes a sixth of a short command's time.
 
-    There is none among what modules define; it is set aside for good. Where torch is there already, nothing happens.
+    There is none among what modules define; it is set aside for good. Where torch is imported already, nothing happens.
     """
     if "torch" in sys.modules or not gc.isenabled():
         yield

@@ -111,9 +111,9 @@ class RunOptions:
     slow: Annotated[list[str] | None, Parameter(group=AGREE, negative=())] = None
     """Slow a rank down: 1=2.5 makes rank 1 compute 2.5 times as long. May be repeated."""
     slow_turns: Annotated[int | None, Whole, Parameter(group=AGREE)] = None
-    """Slow ranks are slow for so many steps, then not for as many, in turn with each other (default always)."""
+    """Slow ranks alternate this many slow steps with as many fast ones; odd ranks begin fast (default: always slow)."""
     buffers: Annotated[Literal["average", "rank0"] | None, Parameter(group=AGREE)] = None
-    """Batch-norm statistics: averaged when the model is looked at (default), or rank 0's, sent at each step."""
+    """Batch-norm statistics: averaged for evaluations and at the end (default), or rank 0's, broadcast at each step."""
     collective: Annotated[
         str | None,
         Parameter(group=AGREE, help=f"How all-reduces are done: native (default), {', '.join(SCHEDULES)}."),
@@ -141,7 +141,7 @@ class RunOptions:
             check_collective(self.collective)
 
     def settings(self, workers: int | None) -> Settings:
-        """Resolve the options for so many workers; for None, without what is asked of single ranks."""
+        """Resolve the options for this many workers; None leaves out the options of single ranks."""
         if workers is None:
             return replace(self, batch_size=None, slow=None, slow_turns=None).settings(1)
         asked = given_for(Settings, self)

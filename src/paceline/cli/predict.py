@@ -1,4 +1,4 @@
-"""``paceline predict``: how fast a training will be, on hardware that is not there yet."""
+"""``paceline predict``: how fast a training will be, on hardware that you do not have."""
 
 import json
 import re
@@ -41,7 +41,7 @@ class PredictOptions:
     input: JobText = None
     """The shape of one sample, such as 3x224x224 (default: the model's usual one)."""
     classes: Annotated[int | None, Parameter(group=JOB, converter=whole)] = None
-    """What a target is one of (default: the model's usual number)."""
+    """Number of classes (default: the model's usual number)."""
     optimizer: JobText = None
     """The optimizer (default sgd), such as adam; see 'paceline optimizers'."""
     job: JobText = None
@@ -145,7 +145,7 @@ def predict(
     out: ShownPath = None,
     as_json: Annotated[Shown, Parameter(name="--json")] = False,
 ) -> int:
-    """Predict how fast a training will be, on hardware that is not there yet.
+    """Predict how fast a training will be, on hardware that you do not have.
 
     The model is traced without weights and without a GPU; a device turns its operators into time; the strategy's
     program runs on the described network. The answer first: faster or

@@ -46,11 +46,11 @@ class WhereOptions(PlaceOptions):
     threads: Annotated[int | None, Whole, Parameter(group=WHERE)] = None
     """Threads a worker computes with (default 1, or as OMP_NUM_THREADS says), however many workers there are."""
     timeout: Annotated[float | None, Parameter(group=WHERE)] = None
-    """Seconds that a worker waits in an exchange before it gives the others up (default 300)."""
+    """Seconds that a worker waits in an exchange before it fails (default 300)."""
     hang_timeout: Annotated[float | None, Parameter(group=WHERE)] = None
-    """Seconds that a process may stand still before it is ended (default 120); it is named after about 8."""
+    """Seconds that a process may make no progress before it is ended (default 120); it is reported after about 8."""
     silence: Annotated[float | None, Parameter(group=WHERE)] = None
-    """Seconds without a sign of life after which a worker of a server, or a host, counts as lost (default 20)."""
+    """Seconds without a heartbeat after which a worker (with servers) or a host counts as lost (default 20)."""
     join: Annotated[str | None, Parameter(group=WHERE)] = None
     """Be one more worker of a run with servers: its folder on this host, or HOST:PORT with --secret-file."""
 
@@ -96,9 +96,9 @@ def train(
 ) -> int:
     """Train for real: on this machine, or on several.
 
-    Two local workers and the embedded digits unless told otherwise. Under torchrun, or anything that sets its
+    Two local workers and the embedded digits by default. Under torchrun, or anything that sets its
     variables, each process is one worker, or one server where the strategy has servers; without a launcher this
-    command starts them itself. Exit code 1 where the run failed, for example because its loss is no number any more,
+    command starts them itself. Exit code 1 where the run failed, for example because its loss is not finite,
     and 3 where it did not reach --target-accuracy.
     """
     options, where = options or RunOptions(), where or WhereOptions()
@@ -189,7 +189,7 @@ def reshard(
 
     Args:
         run: The folder of the run that stopped; it stays as it is.
-        workers: Workers of all hosts together, who share the run's global batch.
+        workers: Workers of all hosts together; they share the run's global batch.
         runs: Make the new folder in this one (default: beside the old one).
         trust: Run the job's code, also where it has changed or lies in the run folder.
     """

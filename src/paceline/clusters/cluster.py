@@ -137,7 +137,7 @@ class StepTimes:
     checkpoint: Seconds = 0.0
     serve: Seconds = 0.0
     aggregate: Seconds = 0.0
-    """What a server spends on each gradient of an update, once all of them have come."""
+    """What a server spends on each gradient of an update, once all of them have arrived."""
     jitter: Annotated[float, Meta(ge=0, le=2, description="between 0 (none) and 2, for example 0.1")] = 0.0
     """Spread of the compute times: 0 is none, 0.1 varies a typical step by a tenth, drawn from the seed."""
 

@@ -112,7 +112,7 @@ def _read_times(reader: toml.Reader) -> StepTimes:
 
 
 def _read_device(reader: toml.Reader) -> Device:
-    """A name that the catalogue has not is only a name, unless it looks like a slip and no speed is stated."""
+    """A name that is not in the catalogue is only a label, unless it looks like a typo and no speed is stated."""
     name, sheet = reader.get("device", toml.Name, "device"), None
     try:
         sheet = find_device(name)

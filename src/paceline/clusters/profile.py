@@ -25,14 +25,14 @@ DISTURBED = "disturbed"
 INSIDE = ("memory", "loopback", "messages")
 
 SLICE = 0.003
-"""Seconds for which a worker has a core for itself, where it shares one, before it is another one's turn (Linux)."""
+"""The scheduler's time slice (Linux), in seconds: how long a worker keeps a shared core."""
 
 
 def short_contention_weight(apart: float) -> float:
-    """How much workers that synchronise after ``apart`` seconds resemble those that do at once, 1, or never, 0.
+    """The weight of ``contention_short`` for workers that synchronise every ``apart`` seconds: 1 at once, 0 for never.
 
-    The others wait for a worker that has no core meanwhile. That costs in proportion while all is shorter than a slice;
-    beyond, it is some slices, however long it takes until the next synchronisation.
+    The others wait for a worker that has no core meanwhile. Below a time slice the wait grows with ``apart``; above, it
+    lasts some slices, however long it is until the next synchronisation.
     """
     return 1 / (1 + apart / SLICE)
 
@@ -65,7 +65,7 @@ class Profile:
     contention: tuple[Factor, ...] = ()
     """How many times as long computing takes with 1, 2, 3... workers of the host at it; the first is 1."""
     contention_short: tuple[Factor, ...] = ()
-    """The same where they synchronise again after a moment: shared cores are then shared unevenly."""
+    """The same where they synchronise again at once: shared cores are then shared unevenly."""
     cipher: MeasuredPositive | None = None
 
     def contention_between(self, apart: float) -> tuple[float, ...]:
@@ -105,7 +105,7 @@ def read_profile(path: Path, torch_version: str | None = None) -> Profile:
 
 
 def made_before(path: Path) -> str | None:
-    """When the profile that is there was made, in words; None where there is no file."""
+    """When an existing profile was made, in words; None where there is no file."""
     try:
         return f"a profile of {read_profile(path).made}" if path.exists() else None
     except UsageError:

@@ -18,7 +18,7 @@ INDEX_BYTES, MOST_INDEXED = 4, 2**31
 
 @dataclass(frozen=True, kw_only=True)
 class Half(RangeChecked):
-    """Send every number in 16 bits."""
+    """Send every element as a 16-bit float."""
 
     format: Literal["bf16", "fp16"] = "bf16"
     """bf16 has the range of 32 bits and 8 bits of precision; fp16 has 11 bits and overflows above 65,504."""
@@ -95,7 +95,7 @@ def _scatter(indices: Tensor, values: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 class _Sparse(RangeChecked):
-    """Values and their indices; those of different workers are elsewhere, so messages do not add."""
+    """Values and their indices; workers choose different indices, so messages cannot be summed."""
 
     sums: ClassVar[bool] = False
 
@@ -113,10 +113,10 @@ class _Sparse(RangeChecked):
 
 @dataclass(frozen=True, kw_only=True)
 class TopK(_Sparse):
-    """Send the largest numbers and their indices (Aji and Heafield, 2017)."""
+    """Send the largest elements and their indices (Aji and Heafield, 2017)."""
 
     ratio: Ratio = 0.01
-    """Part of the numbers that is sent; less is fewer bytes and more error to feed back."""
+    """Fraction of the elements that is sent; less is fewer bytes and more error to feed back."""
 
     def encode(self, tensor: Tensor) -> Message:
         flat = tensor.reshape(-1)
@@ -128,12 +128,12 @@ class TopK(_Sparse):
 
 @dataclass(frozen=True, kw_only=True)
 class Threshold(_Sparse):
-    """Send the numbers whose size is at least a bound, and their indices (Strom, 2015)."""
+    """Send the elements whose magnitude reaches a bound, and their indices (Strom, 2015)."""
 
     bound: NotNegative = 0.001
-    """The size from which a number is sent; higher is fewer bytes and more error to feed back."""
+    """The magnitude from which an element is sent; higher is fewer bytes and more error to feed back."""
     density: Ratio = 0.01
-    """Part of the numbers that is expected above the bound: what predictions count with, since only data can tell."""
+    """Fraction of the elements that is expected to reach the bound; predictions use it, since only data can tell."""
 
     def encode(self, tensor: Tensor) -> Message:
         flat = tensor.reshape(-1)
@@ -150,10 +150,10 @@ class Threshold(_Sparse):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomK(RangeChecked):
-    """Send numbers at indices that a seed decides, the same for all workers, so that they add (Stich et al., 2018)."""
+    """Send elements at indices that a seed decides, the same for all workers, so that they sum (Stich et al., 2018)."""
 
     ratio: Ratio = 0.01
-    """Part of the numbers that is sent; less is fewer bytes and more error to feed back."""
+    """Fraction of the elements that is sent; less is fewer bytes and more error to feed back."""
     seed: int = 0
     """Decides the indices; workers must agree on it, and change it from step to step."""
     sums: ClassVar[bool] = True

@@ -19,7 +19,7 @@ _HEADER = 320
 
 
 class PlannedMessage(NamedTuple):
-    """Elements of the tensor that go to another rank, or come from it; the rest is for those that come."""
+    """Elements of the tensor that are sent or received; the fields from ``reduce`` on are for those received."""
 
     peer: int
     start: int

@@ -107,7 +107,7 @@ class Schedule:
 
 
 def pipelined(schedule: Schedule, segments: int) -> Schedule:
-    """Cut the tensor into segments that go through the schedule one behind the other.
+    """Cut the tensor into segments that are pipelined through the schedule.
 
     Wave w carries segment s through round w - s: one segment is reduced while the next one travels. Chunk c of segment
     s becomes chunk s * chunks + c. The messages of a pair stay apart, the segment that started first in front.

@@ -56,7 +56,7 @@ def broadcast_bytes(size: int, workers: int, rank: int, root: int = 0) -> tuple[
 def traffic_of_all(
     schedule: Schedule, size: int, element: int = 4, segments: int = 1
 ) -> list[tuple[int, int]]:
-    """Bytes that each rank (sends, receives) when a tensor of ``size`` bytes travels in so many segments."""
+    """Bytes that each rank (sends, receives) when a tensor of ``size`` bytes travels in ``segments`` segments."""
     chunks = schedule.chunks
     cuts = chunk_bounds(size // element, chunks * segments)
     starts = np.arange(0, chunks * segments, chunks)

@@ -26,7 +26,7 @@ UNIT = 2**30 / 1e9
 VARIANTS: Mapping[str, str] = MappingProxyType(
     {"inception-v3": "inception-v3:version=paleo", "vgg16": "vgg16:dense=convolution"}
 )
-"""The networks that come with Paleo and are there written another way than usual."""
+"""The networks that Paleo ships, where it writes them in another way than usual."""
 
 
 def _height(workers: int) -> int:

@@ -205,7 +205,7 @@ class _Clock:
         return latest
 
     def _reducing(self, wave: Wave, carry: Numbers) -> Numbers:
-        """How long each rank still reduces when the last of its messages, of ``carry`` seconds each, is there.
+        """How long each rank still reduces when the last of its messages, of ``carry`` seconds each, has arrived.
 
         Messages of several sources arrive together, for they share the link. Pieces of one message arrive one after
         the other, and each is reduced while the next one travels.

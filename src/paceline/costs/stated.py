@@ -32,7 +32,7 @@ class StatedCosts:
     """One a worker: its device's, as much lower as contention makes it."""
     slow: Mapping[int, float] = field(default_factory=dict)
     turns: int = 0
-    """Steps for which these are slow before they are not for as many; 0 is always."""
+    """These alternate between this many slow steps and as many at full speed; 0: always slow."""
     seed: int = 0
     gradients: int | None = None
     """Gradients of an update, where a rank stands for several workers; None: as many as arrive."""

@@ -1,4 +1,4 @@
-"""A schedule's rounds on a cluster's links, as arrays: who sends to whom, over which links, and with whom at once."""
+"""A schedule's rounds on a cluster's links, as arrays: which rank sends to which, and which messages share links."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence

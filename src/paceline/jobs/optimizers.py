@@ -22,7 +22,7 @@ ELEMENTWISE: frozenset[type[optim.Optimizer]] = frozenset(
 
 
 def takes_vector(optimizer: optim.Optimizer, parameters: int) -> bool:
-    """Whether an optimizer on so many parameters treats all their elements alike and leaves none out."""
+    """Whether an optimizer treats every element alike and holds all ``parameters`` tensors of the model."""
     first, *others = optimizer.param_groups
     return type(optimizer) in ELEMENTWISE and not others and len(first["params"]) == parameters
 

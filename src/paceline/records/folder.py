@@ -205,7 +205,7 @@ class RunLock:
                 self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 return
             raise UsageError(
-                f"{self._path} cannot be opened ({error.strerror}); see who may write there"
+                f"{self._path} cannot be opened ({error.strerror}); check its permissions"
             ) from error
 
     @classmethod

@@ -40,7 +40,7 @@ class Received(_Entry, frozen=True):
 
 
 class Ticked(_Entry, frozen=True):
-    """The time until which the server had waited came before a message did."""
+    """The time until which the server had waited passed before a message arrived."""
 
 
 class Updated(_Entry, frozen=True):
@@ -126,7 +126,7 @@ class ServerTotals:
                 self.damaged += 1
 
     def _attend(self, entry: Received) -> None:
-        """Keep the list of workers; one that was given up is back with the next message that it sends."""
+        """Keep the list of workers; one that was removed is back with the next message that it sends."""
         how = ""
         if entry.kind == "Leave" and entry.worker in self.present:
             self.present.remove(entry.worker)

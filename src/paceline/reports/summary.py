@@ -163,7 +163,7 @@ def _amounts(summary: Summary, workers: Workers) -> list[str]:
     rate = sum(_after_warm_up(totals)[1] for totals in workers.values())
     lines = [f"{_work(summary)}, {rate:,.0f} samples/s", *_first(workers), *_whole_time(_present(summary))]
     sent = sum(one.step_sent for one in workers.values()) / sum(one.steps for one in workers.values())
-    used = f"sent {show_bytes(sent)} a step and worker" if sent else "sent nothing"
+    used = f"sent {show_bytes(sent)} per step and worker" if sent else "sent nothing"
     if summary.cpu_percent is not None and summary.memory_bytes is not None:
         memory = show_bytes(summary.memory_bytes)
         used += f"; a worker used {summary.cpu_percent:.0f} % of a core and {memory}"

@@ -13,7 +13,7 @@ from paceline.records.spans import StepBreakdown
 from paceline.records.summary import Observer, Started, Summary
 
 POINTS = 200
-"""Of the training loss, at least, in a run of so many steps."""
+"""Points of the training loss, at least, in a run of at least that many steps."""
 
 
 class TensorBoardObserver(Observer):

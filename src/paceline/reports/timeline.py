@@ -1,4 +1,4 @@
-"""A short served run read by read and update by update, and how far from sequential SGD it can have come."""
+"""A short served run read by read and update by update, and how far it can be from sequential SGD."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ def is_short(summary: Summary) -> bool:
 
 
 def sequential_updates(gradient: float, horizon: float) -> int:
-    """How many updates one worker alone makes by a time, each a gradient of so many seconds."""
+    """How many updates one worker alone makes within ``horizon`` seconds, at ``gradient`` seconds each."""
     return int(horizon / gradient * (1 + 1e-9))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distance:
-    """How far two runs of SGD can have come apart, in units of learning rate times largest gradient norm."""
+    """How far two runs of SGD can have diverged, in units of learning rate times largest gradient norm."""
 
     updates: int
     sequential: int

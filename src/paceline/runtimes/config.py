@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal, TypedDict, get_type_hints
 
 from paceline import specs
 from paceline.errors import UsageError
@@ -36,6 +36,17 @@ _NEW_RUN = "start a new run with 'paceline train'"
 class Placement:
     workers: tuple[int, ...]
     servers: tuple[int, ...] = ()
+
+
+class LiveMachinery(TypedDict, total=False):
+    """The machinery of a live run: the fields of its ``LiveOptions``, which this layer does not import."""
+
+    device: Literal["cpu", "cuda"]
+    backend: str | None
+    timeout: float
+    threads: int
+    silence: float
+    hang_timeout: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +127,7 @@ def read_config(folder: RunFolder) -> Config:
 
 
 def _check_machinery(machinery: dict[str, Any]) -> None:
-    from paceline.runtimes.live.request import LiveOptions
-
-    hints = get_type_hints(LiveOptions)
+    hints = get_type_hints(LiveMachinery)
     for name, value in machinery.items():
         try:
             from_document(value, hints.get(name, type(None)))

@@ -231,7 +231,7 @@ class ParameterShard:
 
 
 def check_divisible(job: Job, servers: int) -> None:
-    """Refuse what cannot work on a part of the vector; the model is looked at without memory."""
+    """Refuse what cannot work on a part of the vector; the model is examined without its memory."""
     if servers < 2:
         return
     with torch.device("meta"):

@@ -47,7 +47,7 @@ class Export:
 
 @dataclass(slots=True)
 class Position:
-    """How far the run has come, as every worker knows it at a sync point; saved in checkpoints."""
+    """The run's progress, as every worker knows it at a sync point; saved in checkpoints."""
 
     progress: int = 0
     """Steps a worker; their mean where workers differ."""
@@ -118,7 +118,7 @@ class Session:
 
     def _sync(self) -> Program:
         position, on_request = self.position, self.prepared.strategy.sync_point is SyncPoint.ON_REQUEST
-        if on_request:  # workers arrive one by one, and only the servers know how far they have come
+        if on_request:  # workers arrive one by one, and only the servers know their progress
             params = yield from self.prepared.strategy.central(self.me)
             # Without common steps they learn of a stop one after the other.
             votes = torch.tensor([float(self.stopping())])

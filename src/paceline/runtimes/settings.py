@@ -54,7 +54,7 @@ class Settings:
     slow: Mapping[int, float] = field(default_factory=dict)
     """Rank to factor: a rank with 2.5 takes 2.5 times as long to compute."""
     slow_turns: int = 0
-    """Steps for which the slow ranks are slow before they are not for as many; 0 is always."""
+    """Slow ranks alternate between this many slow steps and as many at full speed; 0: always slow."""
     evaluate: Cadence = Cadence(1)
     checkpoint: Cadence = Cadence(1)
     keep: int = 3

@@ -25,7 +25,7 @@ def usual_threads(environ: Mapping[str, str] = os.environ) -> int:
         return USUAL
     if not text.isdecimal() or not int(text):
         raise UsageError(
-            f"{VARIABLE}={environ[VARIABLE]} is no number of threads: set it to 1 or more, or unset it"
+            f"{VARIABLE}={environ[VARIABLE]} is not a number of threads: set it to 1 or more, or unset it"
         )
     return int(text)
 

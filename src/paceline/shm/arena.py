@@ -17,7 +17,7 @@ from paceline.shm.segment import PAGE
 PIECE = 2**20
 """Bytes of a slot: small enough to stay in the cache between ranks, large enough that a barrier does not matter."""
 EXCHANGED = 512
-"""Bytes that a rank can give the others at a barrier."""
+"""Bytes that a rank can pass to the others at a barrier."""
 BUDGET = 2**18
 """Bytes of a message's slot between two ranks; with more ranks they become smaller."""
 SMALLEST = 2**12
@@ -77,7 +77,7 @@ class Mailbox:
             self._wait(_FILLED, lambda: self._filled() or bool(self._kept[tag]), "recv")
 
     def offer(self, tensor: Tensor, tag: int) -> bool:
-        """Receive if a message of that tag has begun to come in, and say so; those before it are kept."""
+        """Receive if a message of that tag has begun to arrive, and return whether; those before it are kept."""
         with self._lock:
             while not self._kept[tag]:
                 if not self._filled():
@@ -107,7 +107,7 @@ class Mailbox:
 
 
 class ArenaLayout:
-    """What lies where in the memory of so many ranks, in bytes from its start, behind the barrier's words."""
+    """Offsets in the memory that ``size`` ranks share, in bytes from its start, behind the barrier's words."""
 
     def __init__(self, size: int) -> None:
         self.calls = 2 * size * LINE
@@ -127,7 +127,7 @@ class SharedTensors:
     def zeros(self, length: int, dtype: torch.dtype, make: Callable[[int], mmap | None]) -> Tensor:
         """This rank's part of a new one, or memory of its own if none can be shared; called by all together.
 
-        ``make`` maps a new segment of so many bytes together with all other ranks; None where there is no room.
+        ``make`` maps a new segment of a size in bytes together with all other ranks; None where memory is short.
         """
         stride = -(-max(1, length * dtype.itemsize) // PAGE) * PAGE
         made = make(stride * self._size)

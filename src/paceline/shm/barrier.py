@@ -2,7 +2,7 @@
 
 Processes sleep on words in that memory through the kernel's own futex call; no compiled code is needed. A word is
 written by one process only, with a plain aligned store. On x86-64 stores become visible in the order in which they
-were made, so data written before a word is there for a process that has read the word.
+were made, so data written before a word is visible to a process that has read the word.
 """
 
 import ctypes
@@ -162,7 +162,7 @@ class Barrier:
     def wait(
         self, words: FutexWords, word: int, awaits: Callable[[int], bool], other: int, doing: str
     ) -> None:
-        """Sleep until a word that the ``other`` rank writes says that it is there; ``awaits`` tells which are not."""
+        """Sleep until a word of the ``other`` rank says that it arrived; ``awaits`` tells whether a rank did not."""
         begun = monotonic()
         while True:
             value = words[word]

@@ -78,8 +78,8 @@ class GroupStore:
             raise PeerLost(known)
         detail = f" ({why})" if why else ""
         error = (
-            f"the store holds something else than {KEYS[name][0]} for rank {self._names[rank]} "
-            f"under {name}/{rank}{detail}: is somebody else writing to it?"
+            f"the store holds something other than {KEYS[name][0]} for rank {self._names[rank]} "
+            f"under {name}/{rank}{detail}; another process may be writing to it"
         )
         self.announce(error)
         raise StoreTampered(error)
@@ -105,7 +105,7 @@ class GroupStore:
         sleep(_READING)
 
     def loss(self, seconds: float) -> str:
-        """What another rank announced, if it does within so many seconds; else ""."""
+        """What another rank announces within ``seconds`` seconds; else ""."""
         end = monotonic() + seconds
         with self._store_or_loss():
             while not self.keys.check([_LOSS]):

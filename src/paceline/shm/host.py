@@ -56,7 +56,7 @@ def _limits() -> Iterator[int]:
 
 
 def _left(root: Path, path: str, limit: str, used: str, prefix: str) -> Iterator[int]:
-    """Of one cgroup and those above it. Cached files count as used and are given up on demand."""
+    """Of one cgroup and those above it. Cached files count as used and are freed on demand."""
     folder = root / path.lstrip("/")
     for group in (folder, *folder.parents[: len(folder.parts) - len(root.parts)]):
         with suppress(OSError, KeyError, ValueError):  # the highest has no such file; "max" is no limit

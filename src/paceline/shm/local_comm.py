@@ -162,7 +162,7 @@ class LocalComm:
         self._slots(part.dtype)[self._turn][self.rank][: len(part)].copy_(part)
 
     def _slots_of(self, flat: Tensor, written: int) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """Each piece with all slots, once all ranks have written it; so many are ``written`` from the start."""
+        """Each piece with all slots, once all ranks have written it; the first ``written`` pieces already are."""
         slots = self._slots(flat.dtype)
         for number, part in enumerate(cut(flat, PIECE)):
             if number >= written:

@@ -32,7 +32,7 @@ _GRACE = 2.0
 class SharedMemoryGroup(ProcessGroup):
     """Collectives run one after the other: in the caller's thread if it waits, else in one of the group's own.
 
-    Messages have a thread for each partner that they go to, and for each partner and tag that they come from.
+    Messages have a thread for each partner to send to, and for each partner and tag to receive from.
     """
 
     def __init__(self, comm: LocalComm | HierarchicalComm) -> None:

@@ -69,7 +69,7 @@ class OwnedSegment:
 
 
 def create(label: str, size: int) -> OwnedSegment:
-    """Make a segment of so many zero bytes, all set aside. Close it when all have mapped it."""
+    """Make a segment of ``size`` zero bytes, all reserved. Close it when all have mapped it."""
     if (free := free_memory()) * _SPARE < size + PAGE:
         raise SharedMemoryUnavailable(
             f"sharing memory needs {size / 1e6:,.1f} MB and {free / 1e6:,.0f} MB are free; "
@@ -111,7 +111,7 @@ def _memfd(name: str) -> int:
 
 
 def attach(handle: Handle, size: int) -> mmap:
-    """Map a segment of so many bytes that another process of this host made and still holds open."""
+    """Map a segment of ``size`` bytes that another process of this host made and still holds open."""
     try:
         with _open(f"/proc/{handle.process}/fd/{handle.descriptor}", os.O_PATH) as found:
             _check_kind(found, size)

@@ -127,7 +127,7 @@ class WorkQueue:
                     self._thread = threading.Thread()
 
     def close(self, seconds: float | None = None) -> None:
-        """Let the thread end after what was asked for, and wait for that, at most so many seconds."""
+        """Let the thread end after the queued work, and wait for that, at most ``seconds`` seconds."""
         thread = self._thread
         if thread.is_alive():
             self._queue.put(None)

@@ -9,14 +9,13 @@ says what is allowed. Nothing is imported until it is built.
 import dataclasses
 import inspect
 import re
-import types
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from paceline.errors import ParseError, UsageError, raised, unknown
-from paceline.specs.ranges import out_of_range
+from paceline.specs.ranges import out_of_range, union_members
 from paceline.specs.source import describe as describe
 from paceline.specs.source import load as load
 
@@ -183,13 +182,18 @@ _BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
+def _without_range(hint: Any) -> Any:
+    return hint.__origin__ if hasattr(hint, "__metadata__") else hint
+
+
 def _convert(text: str, hint: Any, where: str) -> Any:
-    kind = getattr(hint, "__origin__", hint) if hasattr(hint, "__metadata__") else hint
-    if get_origin(kind) is Literal:
-        return text
-    kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    kinds = [_without_range(one) for one in union_members(_without_range(hint))]
+    choices = {str(one): one for kind in kinds if get_origin(kind) is Literal for one in get_args(kind)}
+    others = [kind for kind in kinds if get_origin(kind) is not Literal]
+    if text in choices or not others:
+        return choices.get(text, text)  # an unknown one is out of range
     mistakes = []
-    for one in kinds:
+    for one in others:
         try:
             if one is bool:
                 return _BOOLEANS[text.lower()]
@@ -201,4 +205,4 @@ def _convert(text: str, hint: Any, where: str) -> Any:
         except (ValueError, TypeError, KeyError):
             needed = _WORDS.get(one, f"a {getattr(one, '__name__', one)}")
             mistakes.append(f"{text!r} is not a value for {where}: it must be {needed}")
-    raise UsageError("; or ".join(mistakes))
+    raise UsageError("; or ".join([*mistakes, *choices]))

@@ -3,7 +3,8 @@
 import dataclasses
 from collections.abc import Callable
 from math import inf
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from paceline.errors import UsageError
 
@@ -31,11 +32,29 @@ Ratio = Annotated[float, Range("more than 0 and at most 1", lambda value: 0 < va
 
 def out_of_range(value: Any, hint: Any) -> str:
     """What is wrong with a value of this type; empty where nothing is."""
-    choices = get_args(hint) if get_origin(hint) is Literal else (value,)
-    if value not in choices:
-        return f"unknown; choose {', '.join(choices[:-1])} or {choices[-1]}"
-    ranges = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Range)]
-    return next((f"out of range; it must be {one.rule}" for one in ranges if not one.holds(value)), "")
+    if value is None:
+        return ""
+    kinds = union_members(hint)
+    broken = [_broken_rule(value, kind) for kind in kinds]
+    if "" in broken:
+        return ""
+    chosen = all(get_origin(kind) is Literal for kind in kinds)
+    return f"{'unknown; choose' if chosen else 'out of range; it must be'} {' or '.join(broken)}"
+
+
+def _broken_rule(value: Any, kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        *first, last = map(str, get_args(kind))
+        choices = f"{', '.join(first)} or {last}" if first else last
+        return "" if value in get_args(kind) else choices
+    ranges = (one for one in getattr(kind, "__metadata__", ()) if isinstance(one, Range))
+    return next((one.rule for one in ranges if isinstance(value, str) or not one.holds(value)), "")
+
+
+def union_members(hint: Any) -> list[Any]:
+    """The types that a value may have beside None; of a type that is no union, the type itself."""
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return [one for one in members if one is not NoneType]
 
 
 class RangeChecked:

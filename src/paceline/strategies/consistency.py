@@ -49,7 +49,7 @@ class Gate:
             self.release(worker)
 
     def push(self, worker: int) -> None:
-        """A worker has finished a step and waits; one that was given up in the meantime is taken back."""
+        """A worker has finished a step and waits; one that was removed in the meantime is taken back."""
         state = self._state(worker)
         state.clock += 1
         state.waiting, state.paused, state.syncing = True, False, False

@@ -48,7 +48,7 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The slice of the parameters that a server keeps, and how far training has come."""
+    """The slice of the parameters that a server keeps, and the training's progress."""
 
     params: Tensor
     version: int

@@ -215,7 +215,7 @@ def _writes(function: OpOverload) -> tuple[str, ...]:
 
 
 def _memory(tensor: Tensor) -> int:
-    """Bytes behind a tensor; what ``expand`` repeats is there once."""
+    """Bytes behind a tensor; what ``expand`` repeats counts once."""
     if tensor.layout is not torch.strided:
         return tensor.numel() * tensor.itemsize
     pairs = zip(tensor.shape, tensor.stride(), strict=True)

@@ -1,4 +1,4 @@
-"""One call of one of torch's operators, as far as its time depends on it; what each operator is for."""
+"""One call of one of torch's operators, with what its time depends on, and each operator's kind."""
 
 import re
 from dataclasses import dataclass, field

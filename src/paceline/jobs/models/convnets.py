@@ -109,7 +109,7 @@ class AlexNetV2(RangeChecked):
 
 @dataclass(frozen=True, kw_only=True)
 class Vgg16(RangeChecked):
-    """VGG-16 (Simonyan and Zisserman, 2015): nine tenths of its parameters are in the dense layers."""
+    """VGG-16 (Simonyan and Zisserman, 2015): 90 % of its parameters are in the dense layers."""
 
     dense: Dense = "linear"
     """The last three layers: linear, or convolution, as TF-slim and Paleo write the same thing."""

@@ -65,9 +65,9 @@ def _heading(explanation: Explanation) -> Iterator[Text]:
 
 
 def _tables(explanation: Explanation, width: int) -> Iterator[list[Text]]:
-    """A table a round: what each rank held, sent and made of what came.
+    """A table a round: what each rank held, sent, and made of what it received.
 
-    Columns are as wide in every round, so that rounds can be compared. Remarks stand beside the rows or, where some
+    Columns are as wide in every round, so that rounds can be compared. Remarks are beside the rows or, where some
     would not fit, below.
     """
     chunks = explanation.chunks

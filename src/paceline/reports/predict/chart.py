@@ -28,7 +28,7 @@ class Axis:
 
     @classmethod
     def around(cls, values: Sequence[float]) -> "Axis":
-        """From the smallest to the largest of the values, and a little where they are all the same."""
+        """From the smallest to the largest of the values, and a little where they are all equal."""
         low, high = min(values), max(values)
         return cls(low, high) if high > low * 1.01 else cls(low / 1.5, high * 1.5)
 
@@ -39,7 +39,7 @@ class Axis:
         return float(self.low * (self.high / self.low) ** place)
 
     def ticks(self, most: int) -> list[float]:
-        """At most so many powers of two, every second, third... of them where those are too many."""
+        """At most ``most`` powers of two, evenly thinned."""
         first, last = math.ceil(math.log2(self.low) - 1e-9), math.floor(math.log2(self.high) + 1e-9)
         stride = max(1, math.ceil((last - first + 1) / most))
         return [2.0**power for power in range(first, last + 1, stride)]

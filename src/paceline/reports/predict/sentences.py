@@ -30,7 +30,7 @@ PLACES: Mapping[str, str] = {"network": "of the network", "inside": "inside the 
 LINKS: Mapping[str, str] = {"network": "the network", "inside": "the link inside the host"}
 Rows = Sequence[PredictionRow]
 CLOSE = 16
-"""A knee that is more than so many times beyond the largest number of workers that was asked about has no number."""
+"""A knee beyond this multiple of the largest requested number of workers is shown without a number."""
 
 
 def verdict(prediction: Prediction) -> str:

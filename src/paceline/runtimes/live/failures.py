@@ -36,7 +36,7 @@ _SENTENCES: dict[FailureKind, str] = {
     "check": "{who} found a wrong result",
     "abandoned": "{who} lost its last worker {when}",
     "hung": "{who} {message}, {when}{where}",
-    "expelled": "{who} was given up by the servers {when}: {message}",
+    "expelled": "{who} was removed by the servers {when}: {message}",
     "diverged": "{message}",
 }
 _LONGEST = {"host": 255, "message": 4096, "where": 1024, "traceback": 65_536, "run": 4096}
@@ -155,7 +155,7 @@ def what_next(line: str, failure: Failure) -> str:
 def join_command(
     run: Path | None, near: bool, endpoints: Sequence[str], secret_file: Path | None
 ) -> list[str]:
-    """How a worker comes back to a run that goes on: ``near`` server 0 by its folder, else at its address."""
+    """How a worker rejoins a run that goes on: ``near`` server 0 by its folder, else at its address."""
     job = {}  # the user's own code, which runs only where the user names it
     with suppress(UsageError):
         if run and (path := read_live(RunFolder(run)).settings.job.path):

@@ -1,4 +1,4 @@
-"""How far a process has come and what it is doing, in a page of memory that outlives it; its stack; and silence.
+"""A process's progress and what it is doing, in a page of memory that outlives it; its stack; and silence.
 
 The stack is written by faulthandler in C when the launcher sends a signal: that needs neither the GIL nor a thread.
 """

@@ -94,9 +94,9 @@ class ProcessInfo:
         return self.launch / f"{file_stem(self.rank, self.role)}.{suffix}"
 
     def with_servers(self, servers: int) -> "ProcessInfo":
-        """The same process where so many of all processes are servers.
+        """The same process where ``servers`` of all processes are servers.
 
-        Server k is on node k % nodes, and a node's servers come after its workers. Ranks must count node by node.
+        Server k is on node k % nodes, and a node's servers come after its workers. Ranks must be numbered node by node.
         """
         if servers == 0:
             return self

@@ -125,7 +125,7 @@ _DECIDES = {
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
     asked: Callable[[int | None], Settings]
-    """What the user asked for, for so many workers; for None, without what is asked of single ranks."""
+    """What the user asked for, for this many workers; None leaves out the options of single ranks."""
     given: Mapping[str, object] = field(default_factory=dict)
     """The settings that the user gave, by name; all others are defaults."""
     options: LiveOptions
@@ -185,7 +185,7 @@ class TrainRequest:
 
 def check_trust(config: Config, folder: RunFolder, *, trust: bool) -> None:
     if not trust:
-        check_code(config, folder, f"resuming {folder.path}", "trust the run to execute it all the same")
+        check_code(config, folder, f"resuming {folder.path}", "trust the run to execute it anyway")
 
 
 def resumed_settings(earlier: Settings, asked: Settings, given: Mapping[str, object]) -> Settings:

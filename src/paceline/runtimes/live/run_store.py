@@ -63,7 +63,7 @@ class RunStore(Store):
         return self.read([key])[0]
 
     def read(self, keys: Sequence[str], patience: float | None = None) -> Sequence[bytes]:
-        """The values of several keys, once all are there; for ``patience`` seconds instead of the usual timeout."""
+        """The values of several keys, once all are set; for ``patience`` seconds instead of the usual timeout."""
         seconds = self.timeout.total_seconds() if patience is None else patience
         return self._ask(Op.READ, keys, wait=seconds) or ()
 
@@ -129,7 +129,7 @@ class RunStore(Store):
         while True:
             while self._answers:
                 answer = self._answers.popleft()
-                if answer.number == number:  # else it answers a question that was given up
+                if answer.number == number:  # else it answers a question that was abandoned
                     return answer
             left = deadline - monotonic()
             if left <= 0:
@@ -240,6 +240,6 @@ def check_equal(asked: Sequence[Mapping[str, Any]]) -> None:
         for key, first in asked[0].items():
             if other[key] != first:
                 raise UsageError(
-                    f"rank {rank} was started for something else than rank 0: {key} is {other[key]} there and "
+                    f"rank {rank} was started for something other than rank 0: {key} is {other[key]} there and "
                     f"{first} on rank 0; start every host with the same options"
                 )

@@ -101,7 +101,7 @@ class StoreServer(Listener):
             self._say(refusals)
 
     def announce(self, channel: Channel, message: memoryview, _: int) -> Destination:
-        # A connection asks one question at a time: the one before has been given up.
+        # A connection asks one question at a time: the one before has been abandoned.
         self._waiting.pop(channel, None)
         try:
             request = unpack_request(message)

@@ -12,7 +12,7 @@ SILENCE = 20.0
 """Without any message, after which a worker or another host's launcher counts as dead (the default). Deaths that a
 launcher sees are reported at once, so this is for hosts that are cut off and processes that hold the GIL."""
 LEAST_SILENCE = 2.0
-"""The smallest silence that may be set: messages come twice a second and may be late."""
+"""The smallest silence that may be set: heartbeats are sent twice a second and may be late."""
 ATTENDANCE = 0.25
 """Between a server's checks which workers are silent."""
 GLANCE = 0.02

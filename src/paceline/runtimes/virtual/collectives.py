@@ -115,7 +115,7 @@ class VirtualCollectives:
             _, size, element, _ = call
             transfers = self._plan(workers[0].waits_for, size, element)
         last = max([worker.ended for worker in workers])
-        # Many workers are equal: each pair of times is looked at once.
+        # Many workers are equal: each pair of times is compared once.
         backwards = {(worker.begun, worker.ended) for worker in workers}
         ready = [max([begun + (end - begun) * part for begun, end in backwards]) for part in transfers.parts]
         run_transfers(

@@ -172,7 +172,7 @@ class ReplayTransport(SimulatedTransport):
         super().note(node, entry)
 
     def proceed(self) -> bool:
-        """Let a server take its next message; where none is there, do without the workers that are gone."""
+        """Let a server take its next message; where there is none, go on without the workers that are gone."""
         for can_take in (self._can_receive, self._can_remove):
             for server in self._simulation.servers:
                 if type(server.waits_for) is Receive and can_take(server):
@@ -183,7 +183,7 @@ class ReplayTransport(SimulatedTransport):
                 self._collectives.remove(worker)
         if not self._ready:
             stuck = [f"server {rank} waits for {log}" for rank, log in self._logs.items() if log.next]
-            raise RunFailed(f"the replay is not the recorded run: {'; '.join(stuck)}, which does not come")
+            raise RunFailed(f"the replay is not the recorded run: {'; '.join(stuck)}, which never arrives")
         return True
 
     def _can_receive(self, server: Node) -> bool:
@@ -290,7 +290,7 @@ def _repeat(session: Session, log: ReplayLog) -> Program:
                 if sent is None and rank in log.finished:
                     return "interrupted"  # it stopped at the last sync point, because it was asked to
                 if sent != "Push":
-                    yield Receive()  # no server sends to it any more
+                    yield Receive()  # no server sends to it again
             answer = yield effect
 
 

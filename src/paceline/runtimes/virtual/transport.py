@@ -96,7 +96,7 @@ class SimulatedTransport:
         self._timeline.network.start(now, queue[0].size, route.crosses, sent)
 
     def receive(self, node: Node, effect: Receive) -> bool:
-        """A worker takes what is there; a server first works off what it has taken."""
+        """A worker takes what has arrived; a server first finishes what it has taken."""
         now, until = node.me.now, effect.until
         if node.session is None:
             if until is not None and now >= until:

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class QuietMachine:
-    """Runs measurements until nothing has disturbed them; gives up when its patience is at an end.
+    """Runs measurements until nothing has disturbed them; raises RunFailed when that takes too long.
 
     Where a ``busy`` machine is accepted, nothing is waited for or repeated, and ``disturbance`` says what was going on.
     """
@@ -109,7 +109,7 @@ def calibrate_device(
     note: Callable[[str], None],
     busy: bool = False,
 ) -> tuple[Profile, DeviceFit]:
-    """Measure for so many seconds, fit, which takes a few seconds more, and make a new profile of this machine.
+    """Measure for ``seconds`` seconds, fit, which takes a few seconds more, and make a new profile of this machine.
 
     None is the usual time, number of threads or host name. Waits until nothing else computes, measures again what was
     disturbed, and raises RunFailed where that takes too long; unless a ``busy`` machine is accepted. ``show`` gets the
@@ -154,7 +154,7 @@ def _measure_networks(
 
 
 def _measure_few(networks: int, layers: int, long: bool) -> tuple[Measured, Measured]:
-    """The next ones after so many. The first networks are small, so that a short time has several."""
+    """The next after ``networks`` and ``layers`` of them. The first are small, so that a short time has several."""
     few: Measured = []
     single: Measured = []
     start = time.monotonic()

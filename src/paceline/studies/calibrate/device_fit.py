@@ -64,7 +64,7 @@ class DeviceFit:
     steps: tuple[float, float]
     """Errors of whole steps of networks that were left out of the fit."""
     spread: float
-    """Standard deviation of the fitted.logarithm of (measured / predicted) of these."""
+    """Standard deviation of the logarithm of (measured / predicted) of these."""
     disturbed: str = ""
     """What else computed meanwhile, in a sentence; empty where nothing did."""
 
@@ -200,7 +200,7 @@ def _joint_curve(operators: Sequence[Sequence[CurvePoint]], limits: DevicePeaks)
 def _left_out_errors(named: Named, limits: DevicePeaks) -> dict[str, float]:
     """The error of an operator that was never measured: each is predicted by the others of its kind, without it.
 
-    By kind, the standard deviation of the fitted.logarithm of (measured / predicted), all calls of an operator taken
+    By kind, the standard deviation of the logarithm of (measured / predicted), all calls of an operator taken
     together; under "" that of a whole kind that is predicted by the roofline alone.
     """
     doubts: dict[str, list[float]] = {kind: [] for kind in named}
@@ -255,7 +255,7 @@ def _overhead(measured: Sequence[MeasuredNetwork], phase: Phase) -> fitted.Overh
 
 
 def step_errors(measured: Sequence[MeasuredNetwork], limits: DevicePeaks, page: float) -> list[float]:
-    """The fitted.logarithm of (predicted / measured) of each network's step, by a device that has not seen it.
+    """The logarithm of (predicted / measured) of each network's step, by a device that has not seen it.
 
     All is fitted anew without a fifth of the networks, whose steps are then predicted: curves and how smooth they are,
     overheads, and how much memory is fresh. Times are those at the machine's usual pace.

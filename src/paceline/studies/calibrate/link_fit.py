@@ -36,7 +36,7 @@ class AveragedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class ContentionFit:
-    """What was measured with so many workers."""
+    """What was measured with ``workers`` workers."""
 
     workers: int
     short: float
@@ -54,7 +54,7 @@ def fit_link(
     """The link through which all-reduces among ranks on these hosts take what they took, least squares of the whole.
 
     ``name`` is "memory", "loopback" or "network"; "messages" are a synchronous server's on the same host: every
-    worker's tensor goes there, and back. Where the ``wire`` is known to take so many seconds a byte, large tensors
+    worker's tensor goes there, and back. Where the seconds a byte of the ``wire`` are known, large tensors
     alone tell how much longer it takes in a step, and small ones only tell the latency: shapers let the first bytes
     after a pause pass at once. Neither figure comes out negative.
     """

@@ -179,7 +179,7 @@ class LinkProbe:
         return first
 
     def _together(self, step: TrainingStep, steps: int, alone: float) -> float:
-        """Seconds of a step with all workers at it, with the quickest barrier there is after so many steps."""
+        """Seconds of a step with all workers at it, with the quickest available barrier every ``steps`` steps."""
         if "memory" not in self._links:
             return self._beside * alone
 
@@ -303,7 +303,7 @@ def _images() -> nn.Module:
 
 
 def add_messages(path: Path, workers: int, train: Train, *, busy: bool = False) -> link_fit.ContentionFit:
-    """Measure messages, add them to the profile ``path``, and return all that it holds of so many workers on a host."""
+    """Measure messages, add them to the profile, and return all that it holds of ``workers`` workers on a host."""
     profile = read_profile(path)
     profile = link_fit.add_links(profile, calibrate_messages(profile, [workers], train, busy=busy))
     write_profile(profile, path)
@@ -318,7 +318,7 @@ def add_messages(path: Path, workers: int, train: Train, *, busy: bool = False) 
 def calibrate_messages(
     profile: Profile, counts: Sequence[int], train: Train, *, busy: bool = False
 ) -> list[LinkFit]:
-    """The link of so many workers with a server on their host, for each of these counts.
+    """The link between workers and a server on their host, for each of these numbers of workers.
 
     The profile says what contention costs. Trains each job once on one worker and once for each count, and again
     where something else computed meanwhile, unless a ``busy`` machine is accepted.

@@ -49,7 +49,7 @@ class BenchGroup(ProcessGroupComm):
         self.hosts = tuple(number_hosts(self.exchange(host_id())))
         if sorted(self.hosts) != list(self.hosts):  # prices fill hosts in order
             raise UsageError(
-                f"the ranks stand on hosts {', '.join(map(str, self.hosts))}: those of one host must follow each "
+                f"the ranks are on hosts {', '.join(map(str, self.hosts))}: those of one host must follow each "
                 "other; tell the launcher to fill host by host"
             )
         run = info.launch.name if info.launch else f"bench-{info.port}"
@@ -95,7 +95,7 @@ class BenchGroup(ProcessGroupComm):
         calls: Mapping[Key, int],
         tick: Callable[[Key], None] = lambda _: None,
     ) -> dict[Key, list[float]]:
-        """Time so many calls of each work, in several turns; the order changes, so none always follows the same one.
+        """Time ``calls`` calls of each work, in several turns; the order changes, so none always follows the same one.
 
         ``tick`` is called after each turn.
         """
@@ -156,7 +156,7 @@ def reducer(name: str, group: BenchGroup, operation: Operation) -> Callable[[Ten
 
 
 def worth_measuring(backends: Sequence[str], teams: Sequence[int]) -> tuple[str, ...]:
-    """Without what makes no difference where such teams share memory: without two that do, it is Gloo with a detour."""
+    """Leave out what such teams make useless: where no two workers share memory, shm is Gloo with a detour."""
     useless = () if len(teams) == 1 else (SHM, ELSEWHERE) if max(teams) == 1 else (ELSEWHERE,)
     if not (found := tuple(name for name in backends if name not in useless)):
         raise UsageError(

@@ -61,7 +61,7 @@ class PiecewiseAlphaBeta:
 @dataclass(frozen=True, kw_only=True)
 class ProbeResult:
     across: AlphaBeta | None
-    """A message between hosts while one comes the other way; None on one host."""
+    """A message between hosts while one travels the other way; None on one host."""
     inside: AlphaBeta | None
     """A message inside a host while every worker there sends one; None where hosts have one worker."""
     reduce_seconds: float
@@ -71,7 +71,7 @@ class ProbeResult:
 
 
 class Prober:
-    """Measures each size for so many seconds, and keeps what it measured."""
+    """Measures each size for ``seconds`` seconds, and keeps what it measured."""
 
     def __init__(self, group: BenchGroup, seconds: float) -> None:
         self._group, self._seconds = group, seconds

@@ -24,12 +24,12 @@ OLD_INSIDE = "pcie3-x16"
 """Of GPUs whose sheet names no link: all are older than PCIe 4."""
 MEASURED = "measured"
 MOST_HERE = 256
-"""Workers of one machine: so many were never measured, and no contention holds that far."""
+"""The most workers of one machine for which a contention estimate is used."""
 AVERAGED: Mapping[Backend, tuple[str, ...]] = {"shm": ("memory", "loopback"), "gloo": ("loopback", "memory")}
 """The links that all-reduces inside a machine go through, or else the nearest to it that was measured."""
 
 Layout = Callable[[int, bool, float], Cluster]
-"""The hosts of a number of workers, which exchange with servers or not, and compute so many seconds in between."""
+"""The hosts for a number of workers, whether they exchange with servers, and the seconds they compute in between."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,16 +35,16 @@ WELL = 0.8
 FAR = 100_000
 """The largest number of workers that is tried where steps are found quickly."""
 CLOSE = 16
-"""Up to so many times the requested workers, the first number is looked for that is faster than one."""
+"""The first number that is faster than one worker is searched for up to this multiple of the requested numbers."""
 FINE, ROUGH = 0.02, 0.1
 """To what fraction a bandwidth is found: where steps are found quickly, and where every worker is simulated."""
 TENTH = 1.1
-"""Links count as no limit where the step takes at most so many times as long as on perfect ones."""
+"""Links count as no limit where the step takes at most this many times as long as on perfect ones."""
 ALIKE_RATES = 1.02
-"""Rates that differ by less are the same: simulations vary by so much."""
+"""Rates that differ by less are the same: simulations vary by this much."""
 WORTH = 1.1
 SIMULATED = 3
-"""Where every worker is simulated, one in so many values of a setting is tried, the last among them."""
+"""Where every worker is simulated, one in this many values of a setting is tried, the last among them."""
 MOST_HELPS = 3
 ROOMY = 0.9
 """The fraction of a memory that a recommended change needs at most: allocators leave gaps, predictions err."""

@@ -7,9 +7,9 @@ from paceline.costs.trace.operator import is_known
 from paceline.records.spans import StepBreakdown
 
 NORMAL = 1.2815515655446004
-"""80 % of a normal distribution lie within so many standard deviations."""
+"""80 % of a normal distribution lie within this many standard deviations."""
 FOREIGN = 20.0
-"""An operator of an unknown kind that was never measured may take so many times as long as guessed: the guess is one
+"""An operator of an unknown kind that was never measured may take this many times as long as guessed: the guess is one
 pass over its memory, and a series, a transform or a decomposition takes many."""
 
 

@@ -237,7 +237,7 @@ class PacelineModel:
         program, cost = build_strategy(strategy), self.cost(self.largest_share(workers))
         apart = cost.step.compute
         if self.profile is not None and not program.served:  # only a measured machine depends on it
-            apart *= observe(program, 2, apart).cycle
+            apart *= observe(program, 2, apart, strategy).cycle
         cluster = self.deployment.layout(workers, program.served, apart)
         cluster = cluster.map_hosts(lambda host: replace(host, device=self.at_its_speed(host.device)))
         if program.served:

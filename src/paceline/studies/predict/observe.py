@@ -37,15 +37,15 @@ class ExchangePattern:
     uniform: bool
 
 
-def observe(strategy: Strategy, workers: int, seconds: float, name: str = "") -> ExchangePattern:
-    """Run the worker's program of a few ranks, with steps of so many seconds and exchanges that take none."""
+def observe(strategy: Strategy, workers: int, seconds: float, name: str) -> ExchangePattern:
+    """Run the worker's program of a few ranks, with steps of ``seconds`` seconds and exchanges that take no time."""
     sequence: list[StepExchanges] = []
     steps = _exchanges(strategy, 0, workers, seconds)
     length = FIRST
     while (cycle := _cycle(sequence)) is None:
         if length > LONGEST:
             raise UsageError(
-                f"strategy {name or type(strategy).__name__!r} cannot be predicted: its workers exchange nothing that "
+                f"strategy {name!r} cannot be predicted: its workers exchange nothing that "
                 f"repeats within {LONGEST:,} steps; choose a shorter period"
             )
         while len(sequence) < length:

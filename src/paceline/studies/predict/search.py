@@ -7,7 +7,7 @@ from paceline.studies.predict.prediction import WorkerRange
 
 PAYS = 1.5
 PATIENCE = 3
-"""After so many doublings in a row that do not pay off, no further one is tried."""
+"""After this many doublings in a row that do not pay off, no further one is tried."""
 
 
 def _powers_of_two(limit: int) -> list[int]:

@@ -66,7 +66,7 @@ class Setup:
         return StepTimes(step=self.cost.step, serve=stated.serve, aggregate=stated.aggregate)
 
     def prepared(self, workers: int, steps: int) -> Prepared[JobShape]:
-        """So many steps of the strategy, with so much data that no epoch ends."""
+        """``steps`` steps of the strategy, with enough data that no epoch ends."""
         settings = Settings(
             job=JobSpec(),
             strategy=self.strategy,
@@ -84,7 +84,7 @@ class Setup:
 
 
 def with_link(setup: Setup, where: Where, *, bandwidth: float = 1.0, latency: float = 1.0) -> Setup:
-    """With so many times the bandwidth and the latency of every such link."""
+    """With the bandwidth and latency of these links multiplied by the given factors."""
 
     def changed(link: Link) -> Link:
         return Link(bandwidth=link.bandwidth * bandwidth, latency=link.latency * latency)
@@ -98,7 +98,7 @@ def with_link(setup: Setup, where: Where, *, bandwidth: float = 1.0, latency: fl
 
 
 def with_slower(setup: Setup, *, compute: float = 1.0, transfers: float = 1.0) -> Setup:
-    """With computing, and all transfers and encryption, that take so many times as long."""
+    """With computing, and all transfers and encryption, slowed down by these factors."""
     setup = replace(setup, cost=slower(setup.cost, compute))
     for where in ("network", "inside"):
         setup = with_link(setup, where, bandwidth=1 / transfers, latency=transfers)

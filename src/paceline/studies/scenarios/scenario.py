@@ -30,7 +30,7 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A file that was read as far as every scenario goes; the rest depends on what is asked."""
+    """The keys that every scenario has; the question reads the rest."""
 
     path: Path
     about: str

@@ -74,7 +74,7 @@ class ForkServer:
         return pids
 
     def _end(self, word: bytes = b"") -> None:
-        """End the fork server, which makes its forks children of this process; without a word from it they end too."""
+        """End the fork server; its forks become children of this process, and end too unless ``word`` releases them."""
         if self._pid:
             self._ours.close()
             os.kill(self._pid, signal.SIGKILL)

@@ -111,9 +111,9 @@ class Hang:
 
     def failure(self) -> Failure:
         lasted = time.monotonic() - self.stall.since
-        how = "was stopped by a signal" if self.stall.stopped else f"stood still in {self.stall.phase}"
+        how = "been stopped by a signal" if self.stall.stopped else f"made no progress in {self.stall.phase}"
         since = _clock_time(self.stall.since)
-        message = f"{how} since {since} and was ended after {show_seconds(lasted)}"
+        message = f"had {how} since {since} and was ended after {show_seconds(lasted)}"
         where, at = users_frame(self.frames), time.time() - lasted
         return Failure.of(self.process.info, "hung", self.progress.step, message, at=at, where=where)
 
@@ -123,7 +123,7 @@ class Hang:
         at = f"{'update' if process.info.role == 'server' else 'step'} {progress.step}"
         if stall.stopped:
             return (
-                f"{process} (process {process.pid}) is stopped by a signal since {since}, {at}; "
+                f"{process} (process {process.pid}) has been stopped by a signal since {since}, {at}; "
                 f"'kill -CONT {process.pid}' lets it go on"
             )
         if not progress.at:
@@ -131,7 +131,7 @@ class Hang:
         pace, steps = "", progress.step - self.first.step
         if process.info.role != "server" and self.first.at and steps:
             pace = f"; its steps took {show_seconds((progress.at - self.first.at) / steps)} until then"
-        return f"{process} stands still since {since} ({at}, {stall.phase}{pace})"
+        return f"{process} has made no progress since {since} ({at}, {stall.phase}{pace})"
 
 
 class HangWatch:

@@ -26,7 +26,7 @@ from paceline.runtimes.prepare import check_settings
 from paceline.runtimes.threads import USUAL
 from paceline.runtimes.threads import VARIABLE as OMP_NUM_THREADS
 
-# The current folder is not searched for modules: it may be a run folder, which may come from anybody.
+# The current folder is not searched for modules: it may be a run folder of unknown origin.
 _COMMAND = (sys.executable, "-P", "-m", "paceline")
 
 Main = Callable[[Sequence[str]], int]

@@ -60,7 +60,7 @@ class LauncherGroup:
         self.failed = False
         """Whether any host has posted a failure, as of the last beat."""
         self.unanswered: set[int] = set()
-        """Nodes that did not answer the last exchange of steps, and do not beat any more."""
+        """Nodes that did not answer the last exchange of steps, and send no more heartbeats."""
         self._heard: dict[int, float] = {}
         self._watch = SilenceWatch(plan.silence)
         self._notices: deque[str] = deque()

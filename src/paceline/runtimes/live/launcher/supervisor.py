@@ -112,7 +112,7 @@ class Supervisor:
         while self._asked:
             signum = self._asked.pop(0)
             begun = all(worker.progress().at for worker in self.host.workers if worker.alive)
-            at_once = self.signal or signum == signal.SIGQUIT or not begun  # nothing is there to save
+            at_once = self.signal or signum == signal.SIGQUIT or not begun  # there is nothing to save
             self.signal = self.signal or signum
             if at_once:
                 self._kill()
@@ -124,7 +124,7 @@ class Supervisor:
         assert process.ended_at is not None
         if self.failed_at is not None or process.spared or self.signal:
             process.judged = True
-            if self.failed_at is None and not self.plan.servers:  # the others cannot agree any more
+            if self.failed_at is None and not self.plan.servers:  # the others can no longer agree
                 self._end(signal.SIGTERM, timeouts.BEFORE_KILL)
             return
         if not self.plan.servers:
@@ -277,7 +277,7 @@ class ExitReporter:
         supervisor = self._supervisor
         failed_at = supervisor.failed_at
         found = {process: process.failure(failed_at) for process in self._host.all if process.code}
-        # A process with exit code 0 may have left a note all the same.
+        # A process with exit code 0 may have left a note, too.
         found |= self._host.notes()
         if failed_at is not None:  # processes whose end ended nothing are not the cause
             found = {process: failure for process, failure in found.items() if not process.spared}

@@ -200,7 +200,7 @@ class ServerRun:
         self._next_rank = max(self._next_rank, worker + 1)
 
     def _expel_silent(self) -> None:
-        """Remove workers that are silent for too long; one that is alive all the same is told why."""
+        """Remove workers that are silent for too long; a worker that is still alive gets the reason."""
         if monotonic() - self._checked < ATTENDANCE:
             return
         self._checked, allowed = monotonic(), self._task.options.silence
@@ -210,7 +210,7 @@ class ServerRun:
             self.socket.send(worker, messages.Refusal(f"{messages.EXPELLED}{why}"))
             if self.me.rank == 0:
                 hosts = {one["rank"]: one["host"] for one in self._run["workers"]}
-                say_on_stderr(f"rank {worker} on {hosts.get(worker, 'a host of its own')} is given up: {why}")
+                say_on_stderr(f"rank {worker} on {hosts.get(worker, 'a host of its own')} was removed: {why}")
             self._remove(worker, self._clocks[worker], "died")
 
     def _remove(self, worker: int, clock: int, how: str) -> None:
@@ -233,7 +233,7 @@ class ServerRun:
                 self.socket.send(member, result, stop=self._stopping)
 
     def _save(self, worker: int, step: int) -> None:
-        """The first of all workers' requests saves; a worker that asks again has come to the next sync point."""
+        """The first of all workers' requests saves; a worker that asks again has reached the next sync point."""
         if step != self._saved_step or worker in self._saved_for:
             self._task.heartbeat.enter("checkpoint")
             self._lock.check()
