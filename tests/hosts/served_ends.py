@@ -49,6 +49,7 @@ def work(endpoint: str) -> None:
     with ServerClient(SECRET, [endpoint], memory) as sockets:
         sockets.send(0, Hello(0))
         sockets.receive(10)
+        sockets.start_heartbeat(0)
         sockets.send(0, Push(grad, 0, 0, 1))
         sockets.receive(10)
         assert torch.equal(params, grad + 1)

@@ -13,6 +13,7 @@ from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.server_socket import MAX_WAITING, ServerSocket
 from paceline.runtimes.live.wire.messages import Contribution, Hello, Refusal, Reply, RequestRank, Result
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
+from paceline.runtimes.live.worker import server_comm
 from paceline.runtimes.live.worker.guard import lost_peer
 from paceline.runtimes.live.worker.server_comm import ServerClient, ServerLost
 from paceline.strategies.base import server_slices
@@ -136,9 +137,11 @@ def test_a_server_never_waits_for_a_worker_that_does_not_read() -> None:
 
 def test_a_worker_is_heard_while_it_lives() -> None:
     with a_server() as server:
-        with a_worker(server):
-            time.sleep(1.2)  # busy with other things
-            assert time.monotonic() - server.heard(0) < 1
+        with a_worker(server) as (worker, *_):
+            worker.start_heartbeat(0)
+            with worker._channels[0]._sending:  # busy with a long message
+                time.sleep(1.2)
+                assert time.monotonic() - server.heard(0) < 1
         time.sleep(0.2)
         server.heard(0)
         time.sleep(1.2)
@@ -159,6 +162,20 @@ def test_a_server_that_ends_is_lost_after_its_last_words() -> None:
         assert lost_peer(lost.value)
         with pytest.raises(ServerLost):
             worker.send(0, Pause())
+
+
+def test_a_servers_last_words_arrive_although_the_worker_beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this failed, a worker that computes while its server ends would lose what it was sent last."""
+    monkeypatch.setattr(server_comm, "BEAT", 0.002)
+    for _ in range(5):
+        server = a_server()
+        with a_worker(server) as (worker, *_):
+            worker.start_heartbeat(0)
+            time.sleep(0.05)
+            server.send(0, Result((0,), torch.zeros(50_000)))
+            server.close()
+            time.sleep(0.1)
+            assert worker.receive(5).message.tensor.numel() == 50_000
 
 
 KILLED = """

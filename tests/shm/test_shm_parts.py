@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import weakref
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -80,6 +81,21 @@ def test_a_rank_alone_sums_without_moving_anything() -> None:
     assert tensor.equal(torch.arange(300_000.0))
     with pytest.raises(InvalidCall, match=r"operation 'mean' does not work on torch\.int64"):
         team.all_reduce(Call("all_reduce", [torch.ones(3, dtype=torch.int64)], op="mean"))
+
+
+def test_work_added_around_a_close_is_done() -> None:
+    """Swallowed with the end that a close left in the queue, it would be waited for in vain; and closing ends too."""
+    queue, gate = WorkQueue("closed twice"), threading.Event()
+    queue.later(lambda: bool(gate.wait()), [])
+    queue.close(0.01)
+    queue.close(0.01)
+    gate.set()
+    for _ in range(100):
+        closing = threading.Thread(target=queue.close)
+        closing.start()
+        queue.later(lambda: None, []).wait(timedelta(seconds=5))
+        closing.join(5)
+        assert not closing.is_alive()
 
 
 def test_memory_is_given_back_with_the_last_reference() -> None:

@@ -1,11 +1,13 @@
 """A cluster in the user's words becomes the cluster, or one sentence says where and why not."""
 
+import math
+import re
 from pathlib import Path
 
 import pytest
 
 from paceline.clusters.catalogue import all_devices, all_networks
-from paceline.clusters.cluster import MEMORY, Cluster, Host, Link
+from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link, StepTimes
 from paceline.clusters.description import DEFAULT_LINK, read_cluster
 from paceline.clusters.toml_reader import find_line
 from paceline.costs.topology import Topology
@@ -266,3 +268,30 @@ def test_a_number_of_workers_that_is_not_the_clusters_is_refused() -> None:
 )
 def test_examples_can_be_read(path: Path) -> None:
     assert read_cluster(str(path)).times.step
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "words"),
+    [
+        (Link, {"bandwidth": 0.0}, "bandwidth=0.0 is out of range; it must be more than 0"),
+        (Link, {"bandwidth": math.inf}, "bandwidth=inf is out of range"),
+        (Link, {"latency": -1.0}, "latency=-1.0 is out of range; it must be at least 0"),
+        (Device, {"speed": 0.0}, "speed=0.0 is out of range; it must be more than 0"),
+        (Device, {"reduce_seconds": math.nan}, "reduce_seconds=nan is out of range"),
+        (Device, {"memory": -1.0}, "memory=-1.0 is out of range"),
+        (Host, {"workers": -1}, "workers=-1 is out of range; it must be at least 0"),
+        (Host, {"servers": -1}, "servers=-1 is out of range"),
+        (Host, {"start": -1.0}, "start=-1.0 is out of range"),
+        (Host, {"steps": 0}, "steps=0 is out of range; it must be at least 1"),
+        (Host, {"dies": math.inf}, "dies=inf is out of range"),
+        (Host, {"backend": "nccl"}, "backend=nccl is unknown; choose shm or gloo"),
+        (StepTimes, {"jitter": 3.0}, "jitter=3.0 is out of range; it must be between 0 (none) and 2"),
+        (StepTimes, {"serve": -1.0}, "serve=-1.0 is out of range"),
+        (StepTimes, {"evaluate": -1.0}, "evaluate=-1.0 is out of range"),
+    ],
+)
+def test_a_cluster_made_in_python_is_held_to_the_same_limits(kind, settings, words):
+    """A negative latency would make a run end before it starts."""
+    needed = {Link: {"bandwidth": 1e9, "latency": 0.0}, Host: {"name": "a", "link": MEMORY}}.get(kind, {})
+    with pytest.raises(UsageError, match=re.escape(words)):
+        kind(**(needed | settings))

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cyclopts import App, Group, Parameter
 
-from paceline.cli.options import PlaceOptions, run_workers, whole
+from paceline.cli.options import PlaceOptions, Whole, run_workers
 from paceline.clusters.profile import DEFAULT_PATH, Profile, made_before, write_profile
 from paceline.errors import RunFailed, UsageError, unknown
 from paceline.records.folder import RunFolder
@@ -32,7 +32,7 @@ SHOWN = Group("What is written and shown", sort_key=5)
 
 FLAG = Parameter(negative=(), show_default=False)
 
-Threads = Annotated[int | None, Parameter(converter=whole, group=WHAT)]
+Threads = Annotated[int | None, Whole, Parameter(group=WHAT)]
 Busy = Annotated[bool, FLAG, Parameter(group=WHAT)]
 Out = Annotated[Path, Parameter(group=SHOWN, help="Where to write the profile.")]
 Json = Annotated[bool, FLAG, Parameter(name="--json", group=SHOWN, help="One JSON document instead of text.")]
@@ -121,33 +121,47 @@ def links(
         busy: Measure even while other processes compute, and mark the profile: predictions will say so.
         out: Where to write the profile (default: where it was).
     """
-    from paceline.reports.calibrate import render_links
     from paceline.runtimes.live.process_info import ProcessInfo
-    from paceline.studies.calibrate.links import add_links_here, add_messages, check_profile
+    from paceline.studies.calibrate.links import add_messages, check_profile
 
     where, out = where or PlaceOptions(), out or profile
-
-    def show(found: "ContentionFit") -> None:
-        _print({"profile": str(out), **asdict(found)}, [*render_links(found, out), _next(out)], as_json)
-
-    def work(place: "ProcessInfo", heartbeat: "Heartbeat", stopping: "StopRequest") -> _Outcome:
-        if place.rank == 0:
-            sys.stderr.write(f"measuring with {place.workers} workers: about half a minute\n")
-        found = add_links_here(place, profile, out, beat=heartbeat.beat, stopping=stopping, busy=busy)
-        if found and place.rank == 0 and (place.launch is None or place.nodes > 1):
-            show(found)  # else the launcher measures more, and shows it all
-        return _Outcome("done" if found else "interrupted")
-
+    show = partial(_show_links, out, as_json)
+    measure = partial(_measure_links, profile, out, busy, show)
     launching = ProcessInfo.from_environment() is None
     if launching and not where.node_rank:
         check_profile(profile, out)
     workers = (1 if where.nodes else 2) if where.workers is None else where.workers
-    code = run_workers(where, workers, work)
+    code = run_workers(where, workers, measure)
     if launching and code == 0 and (where.nodes or 1) == 1:
         sys.stderr.write(f"training with {workers} workers and a server: about half a minute\n")
         with tempfile.TemporaryDirectory(prefix="paceline-") as runs:
             show(add_messages(out, workers, partial(_train, runs), busy=busy))
     return code
+
+
+def _measure_links(
+    profile: Path,
+    out: Path,
+    busy: bool,
+    show: Callable[["ContentionFit"], None],
+    place: "ProcessInfo",
+    heartbeat: "Heartbeat",
+    stopping: "StopRequest",
+) -> _Outcome:
+    from paceline.studies.calibrate.links import add_links_here
+
+    if place.rank == 0:
+        sys.stderr.write(f"measuring with {place.workers} workers: about half a minute\n")
+    found = add_links_here(place, profile, out, beat=heartbeat.beat, stopping=stopping, busy=busy)
+    if found and place.rank == 0 and (place.launch is None or place.nodes > 1):
+        show(found)  # else the launcher measures more, and shows it all
+    return _Outcome("done" if found else "interrupted")
+
+
+def _show_links(out: Path, as_json: bool, found: "ContentionFit") -> None:
+    from paceline.reports.calibrate import render_links
+
+    _print({"profile": str(out), **asdict(found)}, [*render_links(found, out), _next(out)], as_json)
 
 
 def _refuse_launcher(task: str) -> None:

@@ -203,10 +203,15 @@ def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
         write_trace(recorder.folder)
         if not keep.as_json and is_short(summary):
             alone = sum(costs.gradient(0, prepared.shards.batch_size(0), 0))
-            sequential = sequential_updates(alone, where.end) if where.end < inf else None
-            entries = list(read_server_log(recorder.folder.server_events(0)))
-            print(f"\n{timeline_text(entries, sequential)}")  # noqa: T201
+            _print_timeline(recorder.folder, alone, where.end)
     return MISSED if summary.missed else 0
+
+
+def _print_timeline(folder: RunFolder, alone: float, end: float) -> None:
+    """``alone`` are the seconds of a gradient, by which one worker would have made updates until ``end``."""
+    sequential = sequential_updates(alone, end) if end < inf else None
+    entries = list(read_server_log(folder.server_events(0)))
+    print(f"\n{timeline_text(entries, sequential)}")  # noqa: T201
 
 
 @contextmanager

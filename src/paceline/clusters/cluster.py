@@ -13,33 +13,35 @@ from paceline.clusters.catalogue import DeviceSheet, NetworkSheet
 from paceline.clusters.toml_reader import Count, Factor, Seconds
 from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown
+from paceline.specs.ranges import NotNegative, Positive, Range, RangeChecked, at_least, check_ranges
 from paceline.units import show_rate, show_seconds
 
 Backend = Literal["shm", "gloo"]
 
 MOST_HOSTS = 1_000_000
 Hosts = Annotated[int, Meta(ge=1, le=MOST_HOSTS)]
-Processes = Annotated[int, Meta(ge=0, le=MOST_HOSTS)]
+Processes = Annotated[int, Meta(ge=0, le=MOST_HOSTS), at_least(0)]
 """Of one host."""
+JITTER = Range("between 0 (none) and 2, for example 0.1", lambda value: 0 <= value <= 2)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device:
+class Device(RangeChecked):
     name: str = "device"
-    speed: float = 1.0
+    speed: Positive = 1.0
     """2 computes in half the stated times."""
-    reduce_seconds: float = 0.0
+    reduce_seconds: NotNegative = 0.0
     """Seconds a byte to combine what a collective brings with what is held; 0 where it is not stated."""
     sheet: DeviceSheet | None = None
-    memory: float = 0.0
+    memory: NotNegative = 0.0
     """Bytes, of each worker of a GPU and of all workers of a host that share a CPU; 0 where it is not stated."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
-    bandwidth: float
+class Link(RangeChecked):
+    bandwidth: Positive
     """Bytes a second, each way at once."""
-    latency: float
+    latency: NotNegative
     """Seconds from one end to the other; between two hosts the larger of theirs counts."""
 
     @classmethod
@@ -101,6 +103,7 @@ class Host:
     """How its workers all-reduce among themselves: in shared memory, or by Gloo through what is inside."""
 
     def __post_init__(self) -> None:
+        check_ranges(self)
         _check_contention(self.contention, f"host {self.name!r}")
         if self.dies is not None and not self.start < self.dies:
             raise UsageError(
@@ -124,7 +127,7 @@ def takes_turn(rank: int, step: int, turns: int) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepTimes:
+class StepTimes(RangeChecked):
     """What a cluster states, for a worker's whole mini-batch on a device of speed 1, in seconds.
 
     It holds a step and, other than a ``StepBreakdown``, what is done outside of one, by servers too.
@@ -138,7 +141,7 @@ class StepTimes:
     serve: Seconds = 0.0
     aggregate: Seconds = 0.0
     """What a server spends on each gradient of an update, once all of them have arrived."""
-    jitter: Annotated[float, Meta(ge=0, le=2, description="between 0 (none) and 2, for example 0.1")] = 0.0
+    jitter: Annotated[float, Meta(ge=0, le=2, description=JITTER.rule), JITTER] = 0.0
     """Spread of the compute times: 0 is none, 0.1 varies a typical step by a tenth, drawn from the seed."""
 
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from paceline.errors import UsageError, unknown
+from paceline.specs.ranges import at_least
 from paceline.units import parse_bytes, parse_flops, parse_rate, parse_seconds
 
 T = TypeVar("T")
@@ -23,7 +24,9 @@ class TextParser(NamedTuple):
     otherwise: str
 
 
-Seconds = Annotated[float, TextParser(parse_seconds, "write the unit, in quotes, for example '50 us'")]
+Seconds = Annotated[
+    float, TextParser(parse_seconds, "write the unit, in quotes, for example '50 us'"), at_least(0)
+]
 Rate = Annotated[float, TextParser(parse_rate, "write the unit, in quotes, for example '1 Gbit/s'")]
 Bytes = Annotated[float, TextParser(parse_bytes, "write the unit, in quotes, for example '25 MiB'")]
 Flops = Annotated[float, TextParser(parse_flops, "write the unit, in quotes, for example '1.87 TFLOP/s'")]
@@ -31,7 +34,7 @@ Flops = Annotated[float, TextParser(parse_flops, "write the unit, in quotes, for
 MOST = 10**15
 """The largest whole number that a description may state: larger ones are not exact in what is computed of them."""
 WholeNumber = Annotated[int, Meta(ge=0, le=MOST)]
-Count = Annotated[int, Meta(ge=1, le=MOST)]
+Count = Annotated[int, Meta(ge=1, le=MOST), at_least(1)]
 Number = Annotated[float, Meta(description="a number, for example 1.5")]
 PositiveNumber = Annotated[float, Meta(gt=0, le=1e300, description="a number, more than 0, for example 1.5")]
 Factor = Annotated[

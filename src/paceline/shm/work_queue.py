@@ -116,12 +116,20 @@ class WorkQueue:
         return work
 
     def _run(self) -> None:
-        while self._thread is threading.current_thread() and (work := self._queue.get()):
-            work.run()
+        closing = False
+        while self._thread is threading.current_thread():
+            if work := self._queue.get():
+                work.run()
+            else:
+                closing = True
+            with self._changing:  # what is added behind the end is done first, or by the next thread
+                if closing and self._queue.empty() and self._thread is threading.current_thread():
+                    self._thread = threading.Thread()
 
     def close(self, seconds: float | None = None) -> None:
         """Let the thread end after the queued work, and wait for that, at most ``seconds`` seconds."""
-        if self._thread.is_alive():
+        thread = self._thread
+        if thread.is_alive():
             self._queue.put(None)
-            if self._thread is not threading.current_thread():
-                self._thread.join(seconds)
+            if thread is not threading.current_thread():
+                thread.join(seconds)

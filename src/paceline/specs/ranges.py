@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import cache
 from math import inf
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -64,8 +65,13 @@ class RangeChecked:
         check_ranges(self)
 
 
+@cache
+def _type_hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
 def check_ranges(settings: Any) -> None:
-    hints = get_type_hints(type(settings), include_extras=True)
+    hints = _type_hints(settings.__class__)
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if wrong := out_of_range(value, hints[field.name]):

@@ -141,15 +141,7 @@ def explain(request: ExplainRequest, limits: DisplayLimits) -> Explanation:
     bounds = tuple(chunk_bounds(length, schedule.chunks).tolist())
     steps = tuple(_play(schedule, request.op, start, bounds))
     end = (start, *steps)[-1].values
-    if not all(math.isfinite(value) for row in end for value in row):
-        raise UsageError(
-            f"the {request.op} of these values is too large for a 64-bit number: choose smaller ones"
-        )
-    if other := next((rank for rank, row in enumerate(end) if row != end[0]), None):
-        raise UsageError(
-            f"schedule {request.schedule!r} is wrong: its ranks 0 and {other} end with different values; "
-            "send every rank's part to all others, or the result back to them"
-        )
+    _check_result(request, end)
     about, how = sentences.about(request.schedule)
     totals = _totals(schedule, hosts, [message for step in steps for message in step.messages], length)
     segments = schedule.chunks // whole.chunks
@@ -242,6 +234,18 @@ def _after(
             arrived, kept = before.parts[sent.source][chunk], parts[sent.target][chunk]
             parts[sent.target][chunk] = tuple(sorted({*kept, *arrived})) if reduces else arrived
     return tuple(map(tuple, values)), tuple(map(tuple, parts))
+
+
+def _check_result(request: ExplainRequest, end: Sequence[Values]) -> None:
+    if not all(math.isfinite(value) for row in end for value in row):
+        raise UsageError(
+            f"the {request.op} of these values is too large for a 64-bit number: choose smaller ones"
+        )
+    if other := next((rank for rank, row in enumerate(end) if row != end[0]), None):
+        raise UsageError(
+            f"schedule {request.schedule!r} is wrong: its ranks 0 and {other} end with different values; "
+            "send every rank's part to all others, or the result back to them"
+        )
 
 
 def _host_of_each(request: ExplainRequest, limits: DisplayLimits) -> tuple[int, ...]:

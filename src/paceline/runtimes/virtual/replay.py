@@ -21,7 +21,7 @@ from paceline.runtimes.session import Session
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.collectives import VirtualCollectives
 from paceline.runtimes.virtual.node import Node
-from paceline.runtimes.virtual.simulate import simulate
+from paceline.runtimes.virtual.simulate import execute
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.runtimes.virtual.transport import SimulatedTransport
 from paceline.strategies.effects import Gradient, Peer, Program, Receive, Send
@@ -254,24 +254,21 @@ def replay(recording: Recording, prepared: Prepared[Job], **options: Any) -> Sum
     # Nothing takes any time of its own: the record says when things happened.
     cluster = Cluster.of([host], times=StepTimes(step=StepBreakdown()))
     costs = stated_costs(cluster, (1,) * recording.workers, {})
+    logs = {rank: ReplayLog(entries) for rank, entries in recording.logs.items()}
     simulation = Simulation(
         prepared,
         cluster,
         costs,
         gradients=recording.gradients,
         initial_workers=recording.initial_workers,
+        transport=f"a replay of {recording.folder.path}",
+        program=partial(_repeat, logs[0]),
         **options,
     )
-    simulation.steady = False  # a worker that joined late has batches of its own
-    simulation.transport = f"a replay of {recording.folder.path}"
-    logs = {rank: ReplayLog(entries) for rank, entries in recording.logs.items()}
-    for worker in simulation.workers:
-        assert worker.session is not None
-        worker.program = _repeat(worker.session, logs[0])
-    return simulate(simulation, partial(ReplayTransport, logs))
+    return execute(simulation, partial(ReplayTransport, logs))
 
 
-def _repeat(session: Session, log: ReplayLog) -> Program:
+def _repeat(log: ReplayLog, session: Session) -> Program:
     """The worker's program, begun anew where the run was resumed; it computes no gradient that was not sent."""
     rank = session.me.rank
     session.stopping = lambda: log.next_sent(rank) == "Pause"

@@ -13,7 +13,7 @@ from paceline.runtimes.randomness import AllStreams, undisturbed
 from paceline.runtimes.session import Evaluate, Export, Save
 from paceline.runtimes.virtual.collectives import VirtualCollectives
 from paceline.runtimes.virtual.node import APPLY, CHECKPOINT, EVALUATE, WAIT, Node, explain_deadlock
-from paceline.runtimes.virtual.simulation import Simulation
+from paceline.runtimes.virtual.simulation import Simulation, check
 from paceline.runtimes.virtual.transport import SimulatedTransport
 from paceline.strategies.base import SyncPoint
 from paceline.strategies.effects import AllReduce, Apply, Broadcast, Clock, Gradient, Receive, Send
@@ -87,8 +87,8 @@ class VirtualEngine:
                 self._ready.append(node)
             if node.dies < inf:
                 at(node.dies, partial(self._die, node))
-        if simulation.horizon < inf:
-            at(simulation.horizon, self._stop)
+        if simulation.deadline < inf:
+            at(simulation.deadline, self._stop)
 
     def _start(self, node: Node, now: float) -> None:
         if not node.gone:
@@ -280,6 +280,13 @@ class VirtualEngine:
         return False
 
 
+def simulate(simulation: Simulation) -> Summary:
+    """Raises UsageError for what cannot be simulated, and RunFailed where a strategy gets stuck."""
+    check(simulation.prepared, simulation.cluster, simulation.gradients, simulation.horizon)
+    return execute(simulation)
+
+
 @undisturbed(AllStreams())
-def simulate(simulation: Simulation, transport: Transport = SimulatedTransport) -> Summary:
+def execute(simulation: Simulation, transport: Transport = SimulatedTransport) -> Summary:
+    """Simulate what was checked before, or what is not the user's: a recorded run, or workers that stand for others."""
     return VirtualEngine(simulation, transport).run()

@@ -25,7 +25,7 @@ from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape, sizes_only
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.strategies.base import Server, SyncPoint, Worker, server_slices
-from paceline.strategies.effects import Peer
+from paceline.strategies.effects import Peer, Program
 
 CPU = torch.device("cpu")
 NEAR = 1e-6
@@ -37,15 +37,15 @@ class Simulation:
 
     With ``gradients`` they are computed and only time is simulated; without, there is time only, and a job's shape is
     enough. Nothing is written: checkpoints only take their time. At the ``horizon``, in seconds, a run with servers is
-    over; what is unfinished then does not count. Raises UsageError for what cannot be simulated; running it raises
-    RunFailed where a strategy gets stuck.
+    over; what is unfinished then does not count.
 
     With ``server_groups``, one worker of each group of equal hosts is simulated and stands for all of them, so 100,000
     workers cost what one costs; the servers are on these groups, of one host each. The settings and costs are those of
     the simulated workers, and the cluster's links as messages find them. That is right without gradients, for
     strategies in which the workers of a group act in step.
 
-    ``initial_workers`` are those with which a run began that is repeated; it was checked when it was recorded.
+    A run that is repeated says who its ``initial_workers`` were, by which ``transport`` messages travel, and how a
+    worker's ``program`` is made of its session.
     """
 
     def __init__(
@@ -61,20 +61,23 @@ class Simulation:
         horizon: float = inf,
         server_groups: Sequence[int] | None = None,
         initial_workers: tuple[int, ...] | None = None,
+        transport: str = "",
+        program: Callable[[Session], Program] = Session.program,
     ) -> None:
-        self.prepared, self.costs, self.steady = prepared, costs, costs.steady
+        self.prepared, self.cluster, self.costs, self.gradients = prepared, cluster, costs, gradients
         self.observer, self.recorder = observer or Observer(), recorder or SimulationRecorder()
-        self._horizon, self.horizon = horizon, horizon * (1 + NEAR)
+        self.horizon, self.deadline = horizon, horizon * (1 + NEAR)
         self.shape = prepared.job if isinstance(prepared.job, JobShape) else JobShape.of(prepared.job)
-        self._name, self.transport = name or self.shape.name, str(cluster)
-        if server_groups is None and initial_workers is None:
-            check(prepared, cluster, gradients, horizon)
+        self._name, self._transport = name or self.shape.name, transport or str(cluster)
+        self._program = program
         if server_groups is not None:
             self.topology = Topology(cluster, by_group=True)
         else:
             server_groups = cluster.place_servers(prepared.servers)
             # Messages to servers on other hosts are encrypted.
             self.topology = Topology(cluster.encrypted(server_groups) if prepared.servers else cluster)
+        # A worker that joined late has batches of its own.
+        self.steady = costs.steady and len(self.topology.workers) == prepared.settings.workers
         self._job = (
             replace(prepared.job, loader_workers=0) if gradients and isinstance(prepared.job, Job) else None
         )
@@ -113,13 +116,13 @@ class Simulation:
             host=place,
             me=me,
             replica=replica,
-            program=session.program(),
+            program=self._program(session),
             session=session,
             ledger=StepLedger(partial(self.recorder.recorded, rank) if self.recorder.detailed else None),
             starts=host.start,
             steps=inf if host.steps is None else host.steps,
             dies=dies,
-            ends=min(dies, self.horizon),
+            ends=min(dies, self.deadline),
         )
         if self.steady:
             sizes = (shards.batch_size(rank), shards.size(rank, shards.steps_per_epoch - 1))
@@ -146,7 +149,7 @@ class Simulation:
     def start(self) -> None:
         folder = self.recorder.folder
         where = str(folder.path) if folder else None
-        self.observer.started(self.prepared.started(self._name, self.shape.size, self.transport, where))
+        self.observer.started(self.prepared.started(self._name, self.shape.size, self._transport, where))
 
     def finish(self) -> Summary:
         prepared = self.prepared
@@ -162,7 +165,7 @@ class Simulation:
             workers=len(totals),
             steps=steps,
             epochs=prepared.triggers.epoch(steps),
-            seconds=min(self._horizon, max(worker.me.now for worker in self.workers)),
+            seconds=min(self.horizon, max(worker.me.now for worker in self.workers)),
             samples=sum(total.samples for total in totals),
             parameters=self.shape.size,
             target=prepared.settings.target_accuracy,
@@ -177,7 +180,7 @@ class Simulation:
     def _ending(self) -> str:
         """How the run ended for the workers that were there at the end; a horizon is a budget too."""
         endings = [worker.ending for worker in self.workers]
-        if self._horizon == inf and not any(endings):
+        if self.horizon == inf and not any(endings):
             step = max(worker.me.clock for worker in self.workers)
             raise RunFailed(f"no worker is left: all {len(endings)} died, the last at step {step}")
         return next((ending for ending in endings if ending not in (None, "left")), None) or "budget"

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 
@@ -115,39 +115,59 @@ def measure_size(
     ``predicted`` are seconds by backend; ``tick`` is called after every turn of a backend.
     """
     works = {name: backend.work(size) for name, backend in backends.items()}
-
-    def check(name: str) -> bool:
-        """Reduce known values, and compare. Zeros afterwards: sums of sums would leave the numbers' range."""
-        part = backends[name].part(size)
-        pattern.fill(part)
-        works[name]()
-        right = group.agree(pattern.holds(part))
-        part.zero_()
-        return right
-
     right, calls, begun = {}, {}, {}
     for name, work in works.items():
         begun[name] = time.time()
-        right[name] = check(name)
+        right[name] = _reduces_right(backends[name], size, pattern, group)
         (once,) = group.timed(work, 1)  # a warm-up too
         calls[name] = asked.repeats or calls_within(asked.cell_seconds, once)
     times = group.timed_in_turn(works, calls, tick)
-    cells = []
-    for name in works:
-        low, middle, high = np.quantile(times[name], (0.25, 0.5, 0.75)).tolist()
-        cell = BenchMeasurement(
+    return [
+        _measurement(
+            times[name],
+            group.workers,
             what=name,
             size=size,
-            median=middle,
-            low=low,
-            high=high,
-            repeats=len(times[name]),
-            algbw=size / middle,
-            busbw=busbw(size, middle, group.workers),
-            right=check(name) and right[name],
+            right=_reduces_right(backend, size, pattern, group) and right[name],
             predicted=predicted[name],
-            error=predicted[name] / middle - 1,
             measured_at=begun[name],
         )
-        cells.append(cell)
-    return cells
+        for name, backend in backends.items()
+    ]
+
+
+def _reduces_right(backend: BenchBackend, size: int, pattern: Pattern, group: BenchGroup) -> bool:
+    """Reduce known values, and compare. Zeros afterwards: sums of sums would leave the numbers' range."""
+    part = backend.part(size)
+    pattern.fill(part)
+    backend.reduce(part)
+    right = group.agree(pattern.holds(part))
+    part.zero_()
+    return right
+
+
+def _measurement(
+    times: Sequence[float],
+    workers: int,
+    *,
+    what: str,
+    size: int,
+    right: bool,
+    predicted: float,
+    measured_at: float,
+) -> BenchMeasurement:
+    low, middle, high = np.quantile(times, (0.25, 0.5, 0.75)).tolist()
+    return BenchMeasurement(
+        what=what,
+        size=size,
+        median=middle,
+        low=low,
+        high=high,
+        repeats=len(times),
+        algbw=size / middle,
+        busbw=busbw(size, middle, workers),
+        right=right,
+        predicted=predicted,
+        error=predicted / middle - 1,
+        measured_at=measured_at,
+    )

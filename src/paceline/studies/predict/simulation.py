@@ -11,7 +11,7 @@ from paceline.costs.stated import StatedCosts
 from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown, StepRecord
 from paceline.runtimes.virtual.recording import SimulationRecorder
-from paceline.runtimes.virtual.simulate import simulate
+from paceline.runtimes.virtual.simulate import execute, simulate
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.studies.predict.prediction import Method, PredictedStep
 from paceline.studies.predict.setup import Setup
@@ -115,7 +115,13 @@ def _simulated(setup: Setup, steps: int, path: Method) -> WorkerSteps:
         gradients=cluster.workers if path == "groups" else None,
     )
     servers = setup.server_groups if path == "groups" else None
-    simulate(Simulation(prepared, cluster, costs, gradients=False, recorder=samples, server_groups=servers))
+    simulation = Simulation(
+        prepared, cluster, costs, gradients=False, recorder=samples, server_groups=servers
+    )
+    if path == "groups":
+        execute(simulation)  # of fewer workers than the cluster has, which ``simulate`` refuses
+    else:
+        simulate(simulation)
     return [(samples.steps[rank], count) for rank, count in enumerate(counts)]
 
 

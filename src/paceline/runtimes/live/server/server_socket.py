@@ -1,6 +1,7 @@
 """A server's end of the wire: one port that only the run's workers get through to."""
 
 import threading
+import time
 from collections import deque
 from typing import Any
 
@@ -65,7 +66,7 @@ class ServerSocket(Listener):
         return self.deliver(channel, encoding.pack(message, stop=stop, find=deposit), MAX_WAITING)
 
     def heard(self, worker: int) -> float | None:
-        """When a worker's last byte arrived, by the monotonic clock; None if it is not bound."""
+        """When a worker's last byte or its last Alive arrived, by the monotonic clock; None if it is not bound."""
         channel = self._workers.get(worker)
         return channel.heard if channel else None
 
@@ -90,7 +91,10 @@ class ServerSocket(Listener):
         try:
             with self._lock:
                 self._check_sender(channel, type(message))
-                if not isinstance(message, Alive):
+                if isinstance(message, Alive):
+                    if bound := self._workers.get(message.rank):
+                        bound.heard = time.monotonic()
+                else:
                     self._waiting.append(envelope)
                     channel.waiting += 1
                     self._lock.notify()

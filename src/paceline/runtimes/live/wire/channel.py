@@ -80,7 +80,7 @@ class Channel:
         self.memory: MappedFlat | None = None
         """The worker's memory, where both ends map it."""
         self.waiting, self.heard = 0, 0.0
-        """Of a server's end: messages that the server has not taken yet, and when the last byte arrived."""
+        """Of a server's end: messages that the server has not taken yet, and when its worker was heard."""
         self._announce, self._limits = announce, limits
         self._buffer, self._have, self._want = memoryview(bytearray(MESSAGE)), 0, 0
         self._reading: Generator[int, memoryview, None]
@@ -158,10 +158,6 @@ class Channel:
     @property
     def unsent(self) -> bool:
         return bool(self._unsent)
-
-    @property
-    def sending(self) -> bool:
-        return self._sending.locked()
 
     def close(self) -> None:
         with suppress(OSError):

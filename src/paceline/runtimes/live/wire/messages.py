@@ -53,7 +53,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """What a worker sends again and again, from a thread of its own."""
+    """What a worker sends again and again, from a thread and over a connection of its own."""
+
+    rank: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class ServerClient:
         self._patience, self._stop_requested = patience, stop_requested
         self._received: deque[Envelope] = deque()
         self._closing = threading.Event()
-        self._heartbeat = threading.Thread(target=self._beat, daemon=True)
+        self._heartbeat: threading.Thread | None = None
         self._channels: list[Channel] = []
         self._down: dict[int, float] = {}
         self._selector = selectors.DefaultSelector()
@@ -79,7 +79,6 @@ class ServerClient:
         except BaseException:
             self.close(0.0)
             raise
-        self._heartbeat.start()
 
     @property
     def shares(self) -> bool:
@@ -98,6 +97,15 @@ class ServerClient:
 
     def _lost(self, server: int, how: str = "connection closed by peer") -> ServerLost:
         return ServerLost(f"server {server} at {self._endpoints[server]} is lost: {how}")
+
+    def start_heartbeat(self, rank: int) -> None:
+        """While the process lives every server knows, whatever it is busy with.
+
+        Over connections of their own: a server that closes one with unread beats loses what it has still to deliver
+        there, and no beat may wait for a long message.
+        """
+        self._heartbeat = threading.Thread(target=self._beat, args=(rank,), daemon=True)
+        self._heartbeat.start()
 
     def send(self, server: int, message: Any) -> None:
         """Send a message; its tensors must not change before the answer. ServerLost if that fails."""
@@ -153,8 +161,8 @@ class ServerClient:
     def close(self, linger: float = 1.0) -> None:
         """Close once the servers have closed too, or after ``linger`` seconds: they may not have read all yet."""
         self._closing.set()
-        if self._heartbeat.is_alive():
-            self._heartbeat.join(BEAT)
+        if self._heartbeat is not None:
+            self._heartbeat.join(BEAT)  # it may still be connecting
         for channel in self._channels:
             with suppress(OSError):
                 channel.socket.shutdown(socket.SHUT_WR)
@@ -187,14 +195,20 @@ class ServerClient:
             envelope.connection.memory = self._memory.mapped
         self._received.append(envelope)
 
-    def _beat(self) -> None:
-        """While the process lives every server knows, whatever it is busy with."""
-        alive = encoding.pack(messages.Alive())
-        while not self._closing.wait(BEAT):
-            for channel in self._channels:
-                with suppress(OSError):  # the worker notices itself
-                    if not channel.sending:  # else it is heard anyway, and the others must not wait
-                        channel.send(alive, most=1)
+    def _beat(self, rank: int) -> None:
+        alive = encoding.pack(messages.Alive(rank))
+        channels: list[Channel] = []
+        for endpoint in self._endpoints:
+            with suppress(OSError, UsageError):  # the worker notices itself
+                channels.append(connect(endpoint, self._secret))
+        closing = False
+        while not closing:
+            for channel in channels:
+                with suppress(OSError):
+                    channel.send(alive, most=1)
+            closing = self._closing.wait(BEAT)
+        for channel in channels:
+            channel.close()
 
 
 def _check_refusal(envelope: Envelope) -> Envelope:
@@ -242,6 +256,8 @@ class ServerComm(SoloComm):
     ) -> None:
         self.client = ServerClient(secret, endpoints, self.memory, patience, stop_requested)
         self._connected = True
+        # Before all have answered: a server that does so first must not take the wait for the others for a death.
+        self.client.start_heartbeat(self.rank)
         self.client.ask_all(self.memory.hello(self.rank), messages.Welcome)
         self.memory.seal()
 
