@@ -5,6 +5,12 @@ from collections.abc import Iterator
 import psutil
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile(
+    "paceline", deadline=None
+)  # a busy machine is slow, and the time-out of a test is enough
+settings.load_profile("paceline")
 
 
 @pytest.fixture(scope="session", autouse=True)

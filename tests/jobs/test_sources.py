@@ -58,7 +58,7 @@ def test_code_in_a_run_folder_is_not_run(job, tmp_path, marker, monkeypatch, cap
     assert not marker.exists(), "it was run"
     assert f"resuming {run} would run " in told
     assert "call build()" in told
-    assert "lies in the run folder itself; read it, then trust the run to execute it all the same" in told
+    assert "lies in the run folder itself; read it, then trust the run to execute it anyway" in told
     for other in (["simulate", "--replay", run], ["predict", "--times", run, "--network", "1gbit"]):
         assert main(other) == 2
         assert "lies in the run folder itself; read it, then record a run" in capsys.readouterr().err

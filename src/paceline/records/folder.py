@@ -90,6 +90,10 @@ _NAME = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9_][A-Za-z0-9._-]{0,39}-[a-z0-9]{4}")
 Fill = Callable[[RunFolder], None]
 
 
+def folder_lost(path: Path) -> str:
+    return f"the run folder {path} was deleted or replaced while the run was using it"
+
+
 def new_folder_name(name: str, utc: datetime) -> str:
     """A name that sorts by time and is unique: ``20261115-184207-digits-x7k2``."""
     plain = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:40].rstrip("-.")
@@ -229,9 +233,7 @@ class RunLock:
         with suppress(OSError):
             if os.path.samestat(os.fstat(self._descriptor), self._path.stat()):
                 return
-        raise RunFailed(
-            f"the run folder {self._folder.path} was deleted or replaced while the run was using it"
-        )
+        raise RunFailed(folder_lost(self._folder.path))
 
     def close(self) -> None:
         if self._descriptor >= 0:

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 
 from paceline.errors import Diverged, RunFailed, UsageError, describe, users_line
-from paceline.records.folder import RunFolder
+from paceline.records.folder import RunFolder, folder_lost
 from paceline.runtimes.live.failures import Failure, FailureKind, join_command, safe, sentence, what_next
 from paceline.runtimes.live.heartbeat import Heartbeat, write_stack_when_asked
 from paceline.runtimes.live.launch_folder import LaunchFolder, read_servers
@@ -124,6 +124,9 @@ class _Notes:
             return self.note("lost-peer", describe(error))
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             return self.note("error", f"{error.strerror}: {error.filename or 'its disk'}; make room there")
+        run = self.heartbeat.progress().run
+        if isinstance(error, FileNotFoundError) and run is not None and not run.exists():
+            return self.note("error", folder_lost(run))
         text = "".join(traceback.format_exception(error))
         return self.note("error", describe(error), where=users_line(error), text=text)
 
