@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from command import run_json
+from command import run_json, run_paceline
 from paceline.cli.main import main
 from paceline.clusters.profile import DISTURBED, LinkFit, Profile, made_before, read_profile, write_profile
 from paceline.costs.fitted import read_fitted
 from paceline.errors import UsageError
 from paceline.records.load import HostLoad, LoadMeter, disturbance
+from paceline.studies.calibrate import links
 from paceline.studies.calibrate.link_fit import ContentionFit, add_contention
 from paceline.studies.calibrate.record import plain_device
 
@@ -166,6 +167,20 @@ def test_links_are_added_only_where_they_can_be_written_and_to_one_thread(tmp_pa
     add = ("links", "--workers", "2", "--profile")
     assert "nowhere/x is a folder, or lies in none" in refused(capsys, *add, "one.json", "--out", "nowhere/x")
     assert "two.json is of workers with 2 threads" in refused(capsys, *add, "two.json")
+
+
+def test_links_are_measured_between_real_workers_and_a_server(tmp_path, monkeypatch):
+    """If this failed, no profile would know what an exchange takes; short turns measure badly, but all of it."""
+    for name, short in {"ROUNDS": 3, "TURN": 0.01, "LEAST": 2}.items():
+        monkeypatch.setattr(links, name, short)
+    monkeypatch.setattr(links, "JOBS", tuple(job | {"iterations": "60"} for job in links.JOBS))
+    write_profile(replace(PROFILE, links=()), tmp_path / "one.json")
+    add = ("calibrate", "links", "--workers", "2", "--profile", "one.json", "--busy")
+    run_paceline(*add, cwd=tmp_path, check=0)
+    found = read_profile(tmp_path / "one.json")
+    assert {link.name for link in found.links} == {"memory", "loopback", "messages"}
+    assert all(link.bandwidth > 1e6 for link in found.links)
+    assert len(found.contention) == 2
 
 
 def test_a_corrected_profile_keeps_all_but_its_device(tmp_path, capsys):

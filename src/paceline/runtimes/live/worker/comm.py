@@ -94,6 +94,8 @@ class SoloComm:
 
 class ProcessGroupComm(SoloComm):
     alone = False
+    _group: dist.ProcessGroup | None = None
+    """Of its sums; None is the default group."""
 
     def __init__(
         self, info: ProcessInfo, options: LiveOptions, collective: str, note: Callable[[str], None]
@@ -128,7 +130,7 @@ class ProcessGroupComm(SoloComm):
 
     def sum(self, tensor: Tensor) -> None:
         if self._backend != "gloo" or not swaps(self.workers, tensor.nbytes):
-            dist.all_reduce(tensor)
+            dist.all_reduce(tensor, group=self._group)
             return
         # Both workers add the same two numbers, so both get the same sum to the last bit.
         other = torch.empty_like(tensor)
@@ -139,7 +141,7 @@ class ProcessGroupComm(SoloComm):
         tensor.add_(other)
 
     def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
-        work: dist.Work = dist.all_reduce(tensor, async_op=True)
+        work: dist.Work = dist.all_reduce(tensor, group=self._group, async_op=True)
         work.get_future().add_done_callback(lambda _: done())
         self._idle = work.is_completed
         return work.wait
@@ -160,7 +162,7 @@ class ProcessGroupComm(SoloComm):
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         if self._backend == "shm":
-            return shm.zeros(length, dtype=dtype)
+            return shm.zeros(length, dtype=dtype, group=self._group)
         return own_memory(length, dtype, device)
 
     def open_store(self) -> RunStore:
