@@ -211,6 +211,36 @@ def test_what_is_wrong_with_a_plug_in_is_one_sentence(option, spec, words, folde
         assert told.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("body", "words", "code"),
+    [
+        ("yield 'gradient'", "asks for 'gradient', which a worker without servers cannot do", 2),
+        ("yield Apply()", "asks for 10,001 effects and for no gradient among them", 2),
+        ("yield Gradient()\n            return", "its worker's program ends", 2),
+        ("yield Gradient(me.clok)", "'Worker' object has no attribute 'clok'", 1),
+    ],
+)
+def test_a_program_that_is_wrong_is_refused_by_predict_and_never_hangs_it(body, words, code, tmp_path):
+    lines = (
+        "from dataclasses import dataclass",
+        "from paceline import Apply, Gradient, Strategy, SyncPoint",
+        "@dataclass(frozen=True, kw_only=True)",
+        "class Wrong(Strategy):",
+        "    sync_point = SyncPoint.EVERY_STEP",
+        "    def worker(self, me):",
+        "        while True:",
+        f"            {body}",
+        "    def central(self, me):",
+        "        return me.params",
+        "        yield",
+    )
+    (tmp_path / "wrong.py").write_text("\n".join(lines) + "\n")
+    command = ("predict", "mlp", "--device", "v100", "--workers", "2", "--strategy", "wrong.py:Wrong")
+    told = run_paceline(*command, cwd=tmp_path, check=code).stderr
+    assert words in told
+    assert "Traceback" not in told
+
+
 @pytest.mark.parametrize("jitter", ["0", "0.1"])
 def test_the_strategy_on_the_page_is_predicted(folder, jitter):
     """With no further code: one worker, several, several a host, and with compute times that vary."""

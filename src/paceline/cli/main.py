@@ -7,11 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from traceback import extract_tb
 
 from cyclopts import App, CycloptsError, UnknownOptionError, UnusedCliTokensError
 
 from paceline import __version__
-from paceline.errors import RunFailed, UsageError, unknown
+from paceline.errors import RunFailed, UsageError, is_users, raised, unknown
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -75,11 +76,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         _write_nowhere()
+    except Exception as error:
+        return _complain(*_of_users_file(error))
     except SystemExit as leaving:
         if not isinstance(leaving.__context__, BrokenPipeError):  # a console of rich makes this of it
             raise
         _write_nowhere()
     return code if isinstance(code, int) else DONE
+
+
+def _of_users_file(error: Exception) -> tuple[str, int]:
+    """What to say of a damaged file, or of an exception in the user's own code; others are raised again."""
+    from paceline.records.files import DamagedFile
+
+    if isinstance(error, DamagedFile):
+        return f"{error}; use a record that is whole", BAD_USAGE
+    if not any(is_users(frame.filename) for frame in extract_tb(error.__traceback__)):
+        raise error
+    return f"your code raised {raised(error)}", FAILED
 
 
 def _unknown_word(word: str) -> UsageError:

@@ -132,7 +132,7 @@ def _checked(path: Path) -> Profile:
     try:
         profile = from_document(document, Profile)
         read = to_document(profile)
-        pairs = zip([document, *document.get("links", [])], [read, *read["links"]], strict=True)
+        pairs = zip([document, *document.get("links", [])], [read, *read.get("links", [])], strict=True)
         for extra in (key for given, known in pairs for key in given if key not in known):
             raise msgspec.ValidationError(f"{extra!r} is unknown")
     except msgspec.ValidationError as error:

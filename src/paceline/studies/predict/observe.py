@@ -22,6 +22,7 @@ from paceline.strategies.messages import Join, Push
 
 FIRST = 32
 LONGEST = 2**18
+MOST_EFFECTS = 10_000
 
 StepExchanges = tuple[tuple[str, int], ...]
 """What a worker exchanges in one step: kinds and sizes, empty for nothing."""
@@ -40,7 +41,7 @@ class ExchangePattern:
 def observe(strategy: Strategy, workers: int, seconds: float, name: str) -> ExchangePattern:
     """Run the worker's program of a few ranks, with steps of ``seconds`` seconds and exchanges that take no time."""
     sequence: list[StepExchanges] = []
-    steps = _exchanges(strategy, 0, workers, seconds)
+    steps = _exchanges(strategy, 0, workers, seconds, name)
     length = FIRST
     while (cycle := _cycle(sequence)) is None:
         if length > LONGEST:
@@ -54,7 +55,8 @@ def observe(strategy: Strategy, workers: int, seconds: float, name: str) -> Exch
     found = {kind for step in sequence[-cycle:] for kind in step}
     buckets = [bucket for kind, bucket in found if kind == "mean"]
     others = [
-        _exchanges(strategy, rank, workers, seconds) for rank in {min(1, workers - 1), workers - 1} - {0}
+        _exchanges(strategy, rank, workers, seconds, name)
+        for rank in {min(1, workers - 1), workers - 1} - {0}
     ]
     return ExchangePattern(
         cycle=cycle,
@@ -86,15 +88,20 @@ def _cycle(sequence: Sequence[StepExchanges]) -> int | None:
     return None
 
 
-def _exchanges(strategy: Strategy, rank: int, workers: int, seconds: float) -> Iterator[StepExchanges]:
+def _exchanges(
+    strategy: Strategy, rank: int, workers: int, seconds: float, name: str
+) -> Iterator[StepExchanges]:
     """What each step of one worker exchanges; a step ends when the next gradient is asked for."""
     vector = torch.zeros(8)
     me = Worker(rank=rank, workers=workers, params=vector, grad=vector.clone(), buffers=torch.zeros(0))
     program: Program = strategy.worker(me)
     found: list[tuple[str, int]] = []
+    since = 0
     for effect in program:
+        since += 1
         match effect:
             case Gradient(reduce=reduce):
+                since = 0
                 if me.clock:
                     yield tuple(found)
                     found = []
@@ -111,3 +118,15 @@ def _exchanges(strategy: Strategy, rank: int, workers: int, seconds: float) -> I
                     me.samples_since_sync = 0
             case Broadcast(tensor=tensor):
                 found.append(("broadcast", tensor.numel()))
+            case _:
+                raise _wrong(name, f"asks for {effect!r}, which a worker without servers cannot do")
+        if since > MOST_EFFECTS:
+            raise _wrong(name, f"asks for {since:,} effects and for no gradient among them")
+    raise _wrong(name, "ends, and the runtime decides when to stop")
+
+
+def _wrong(name: str, what: str) -> UsageError:
+    return UsageError(
+        f"strategy {name!r} cannot be predicted: its worker's program {what}; it must yield Gradient() and other "
+        "effects without end"
+    )
