@@ -64,9 +64,8 @@ def predict_memory(setup: Setup, trace: Trace, usual: Device, *, mixed: bool) ->
 def _on_host(setup: Setup, trace: Trace, host: Host, servers: int, usual: Device, mixed: bool) -> Memory:
     own, name = host.device, usual.name
     sheet = own.sheet or usual.sheet
-    shared = (
-        sheet is None or sheet.kind == "cpu"
-    )  # by all workers and servers of a host; each GPU has its own
+    # All workers and servers of a host share a CPU's memory; each GPU has its own.
+    shared = sheet is None or sheet.kind == "cpu"
     if own.sheet or own.memory:
         name = f"host {host.name}" if shared else own.sheet.title if own.sheet else own.name
     vector = float(_vector_bytes(trace))
