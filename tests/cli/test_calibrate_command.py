@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -181,6 +182,27 @@ def test_links_are_measured_between_real_workers_and_a_server(tmp_path, monkeypa
     assert {link.name for link in found.links} == {"memory", "loopback", "messages"}
     assert all(link.bandwidth > 1e6 for link in found.links)
     assert len(found.contention) == 2
+
+
+def test_a_damaged_record_is_refused_in_one_sentence(tmp_path, capsys):
+    words = ("--iterations", "5", "--evaluate-every", "never", "--no-gradients", "--runs", str(tmp_path))
+    alone = "hosts=1,data=0.1 ms,forward=1 ms,backward=2 ms,apply=0.2 ms"
+    run = run_json("simulate", *words, "--cluster", alone, cwd=tmp_path)["run"]["folder"]
+    events = Path(run) / "events" / "rank-0.jsonl"
+    lines = events.read_text().splitlines()
+    events.write_text("\n".join([*lines[:2], "torn", *lines[3:]]) + "\n")
+    told = refused(capsys, "record", run, "--threads", "1", "--out", str(tmp_path / "out.json"))
+    assert "rank-0.jsonl is damaged: line 3" in told
+    assert "use a record that is whole" in told
+
+
+def test_a_profile_without_links_is_read_as_one_that_has_none(tmp_path):
+    path = tmp_path / "one.json"
+    write_profile(replace(PROFILE, links=()), path)
+    document = json.loads(path.read_text())
+    document.pop("links", None)
+    path.write_text(json.dumps(document))
+    assert read_profile(path).links == ()
 
 
 def test_a_corrected_profile_keeps_all_but_its_device(tmp_path, capsys):
