@@ -10,14 +10,15 @@ if TYPE_CHECKING:
     from paceline.codecs.base import Codec
 
 CODECS: Mapping[str, str] = {
-    "half": "paceline.codecs.lossy:Half",
+    "dgc": "paceline.codecs.sparse:DGC",
+    "half": "paceline.codecs.quantised:Half",
     "identity": "paceline.codecs.base:Identity",
-    "int8": "paceline.codecs.lossy:Int8",
-    "powersgd": "paceline.codecs.lossy:PowerSGD",
-    "random-k": "paceline.codecs.lossy:RandomK",
-    "sign": "paceline.codecs.lossy:Sign",
-    "threshold": "paceline.codecs.lossy:Threshold",
-    "top-k": "paceline.codecs.lossy:TopK",
+    "int8": "paceline.codecs.quantised:Int8",
+    "powersgd": "paceline.codecs.powersgd:PowerSGD",
+    "random-k": "paceline.codecs.sparse:RandomK",
+    "sign": "paceline.codecs.quantised:Sign",
+    "threshold": "paceline.codecs.sparse:Threshold",
+    "top-k": "paceline.codecs.sparse:TopK",
 }
 
 

@@ -1,48 +1,260 @@
-"""What a codec is: from a tensor to a message of tensors, and back. And the one that changes nothing."""
+"""What a codec is: from a vector to a message of tensors, and back; and the one that changes nothing."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from itertools import accumulate
 from math import prod
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Self
 
+import torch
 from torch import Tensor
 
+from paceline.specs.ranges import check_ranges
+
+Shape = tuple[int, ...]
 Message = tuple[Tensor, ...]
-"""What is sent: its bytes are those of its tensors."""
+"""What is sent: its bytes are those of its tensors, which are vectors."""
+Reduction = Generator[Any, Any, None]
+"""One rank's part in the sum of all ranks' vectors; it yields ``Sum``, ``AllGather`` or ``AllToAll``."""
+
+MEMORY = "memory"
+"""The name of the error memory among a codec's state."""
 
 
-class Codec(Protocol):
-    """A way to send a gradient with fewer bytes. A frozen, keyword-only dataclass; its fields are its settings."""
+class CorruptMessage(ValueError):
+    """Bytes that no encoder makes of such a vector; they may come from another version, or from an attacker."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The parameters that a flat vector is made of, one after the other."""
+
+    names: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+
+    @classmethod
+    def of_vector(cls, elements: int, name: str = "vector") -> Self:
+        return cls((name,), ((elements,),))
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each parameter starts in the vector, and the vector's length."""
+        return (0, *accumulate(map(prod, self.shapes)))
 
     @property
-    def sums(self) -> bool:
-        """Whether messages may be added on the way, by an all-reduce; else every rank gets the messages of all."""
+    def elements(self) -> int:
+        return self.offsets[-1]
 
-    def encode(self, tensor: Tensor) -> Message:
-        """The message that stands for a tensor, which is left as it is."""
+    def between(self, start: int, stop: int) -> "Layout":
+        """The layout of a part of the vector, in elements; a parameter that it cuts is a vector there."""
+        names, shapes = [], []
+        for name, shape, first, last in zip(
+            self.names, self.shapes, self.offsets, self.offsets[1:], strict=False
+        ):
+            inside = min(last, stop) - max(first, start)
+            if inside > 0:
+                names.append(name)
+                shapes.append(shape if inside == last - first else (inside,))
+        return Layout(tuple(names), tuple(shapes))
 
-    def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
-        """A new tensor of that shape, near to what was encoded."""
 
-    def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
-        """Bytes of the messages of tensors of these shapes, whose numbers have ``element`` bytes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a codec may know of the vector that it encodes or decodes, besides its elements."""
+
+    layout: Layout
+    state: Mapping[str, Tensor] = field(default_factory=dict)
+    """What this rank keeps for the vector from round to round, by name; changed in place."""
+    start: int = 0
+    """Where the vector starts in the flat vector of all parameters."""
+    round: int = 0
+    """The step, or the server's version, that the vector belongs to: the same at both ends of a message."""
+    rank: int = 0
+    workers: int = 1
+    share: float = 1.0
+    """The fraction of its own gradient, or difference, that the vector is, where the sum of all is a mean.
+
+    The memory is in the units of the gradient, so that the mean of all ranks' memories means something.
+    """
+    seed: int = 0
+
+    @property
+    def memory(self) -> Tensor | None:
+        """What messages have left out so far; None without error memory."""
+        return self.state.get(MEMORY)
+
+    @property
+    def shared_seed(self) -> int:
+        """The same on all ranks, and another for each round and each part of the vector."""
+        return _mix(self.seed, self.round, self.start)
+
+    @property
+    def own_seed(self) -> int:
+        return _mix(self.shared_seed, self.rank + 1, 0)
+
+    def chunks(self) -> list[tuple[slice, "Context"]]:
+        """One part of the vector for each rank; sizes differ by at most one. Only elementwise state goes along."""
+        length, count = self.layout.elements, self.workers
+        bounds = [length * rank // count for rank in range(count + 1)]
+        return [
+            (slice(start, stop), self._part(start, stop))
+            for start, stop in zip(bounds, bounds[1:], strict=False)
+        ]
+
+    def _part(self, start: int, stop: int) -> "Context":
+        length = self.layout.elements
+        state = {name: one[start:stop] for name, one in self.state.items() if one.numel() == length}
+        return replace(
+            self, layout=Layout.of_vector(stop - start), state=state, start=self.start + start
+        )
 
 
-def elements(shapes: Sequence[Sequence[int]]) -> int:
-    return sum(prod(shape) for shape in shapes)
+def _mix(*numbers: int) -> int:
+    """One seed of several numbers; neighbouring numbers give seeds that have nothing in common."""
+    mixed = 0
+    for number in numbers:
+        mixed = (mixed * 6_364_136_223_846_793_005 + number + 1_442_695_040_888_963_407) % 2**64
+        mixed ^= mixed >> 29
+    return mixed >> 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity:
+class Codec(ABC):
+    """A way to send a vector with fewer bytes. A frozen, keyword-only dataclass; its fields are its settings.
+
+    A codec is a value: what it keeps from round to round lies in ``Context.state``. It must work on tensors of torch's
+    meta device as well, which is how prediction learns its bytes and its time.
+    """
+
+    memory: Literal["error", "none"] = "error"
+    """error: what a message leaves out is added to the next one (error feedback). none: it is lost."""
+
+    sums: ClassVar[bool] = False
+    """Whether the messages of several ranks may be added up tensor by tensor, on the way."""
+    requantises: ClassVar[bool] = False
+    """Whether a sum of decoded messages may be encoded again: else it is dense, and is sent as it is."""
+    varies: ClassVar[bool] = False
+    """Whether the data decide how long a message is; all its tensors then have the same number of elements."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    @abstractmethod
+    def encode(self, vector: Tensor, context: Context) -> Message:
+        """Return the message that stands for a vector, which is left as it is; the message may share its memory."""
+
+    @abstractmethod
+    def decode(self, message: Message, context: Context) -> Tensor:
+        """Return a new vector, near to what was encoded; raise CorruptMessage for what no encoder makes."""
+
+    def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
+        """Add ``alpha`` times what a message stands for to ``out``."""
+        out.add_(self.decode(message, context), alpha=alpha)
+
+    def at(self, round: int) -> "Codec":  # noqa: A002, ARG002
+        """The codec as it is in this round, where the length of its messages changes during a run."""
+        return self
+
+    def initial_state(self, shape: Shape, seed: int) -> dict[str, Tensor]:  # noqa: ARG002
+        """What each rank keeps for a parameter of this shape besides the error memory: vectors, by name."""
+        return {}
+
+    def prepare(self, vector: Tensor, context: Context) -> None:
+        """Change a gradient in place before the error memory is added to it."""
+
+    def reduce(self, vector: Tensor, context: Context) -> Reduction:
+        """Make ``vector`` the sum of all ranks' vectors, and subtract from the memory what was sent of this one."""
+        from paceline.codecs.reduction import choose
+
+        return choose(self, vector, context)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity(Codec):
     """Send every number as it is."""
 
+    memory: Literal["none"] = "none"  # type: ignore[assignment]
+    """none: nothing is left out."""
     sums: ClassVar[bool] = True
 
-    def encode(self, tensor: Tensor) -> Message:
-        return (tensor,)
+    def encode(self, vector: Tensor, context: Context) -> Message:  # noqa: ARG002
+        return (vector,)
 
-    def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
-        return message[0].reshape(tuple(shape))
+    def decode(self, message: Message, context: Context) -> Tensor:
+        check_lengths(message, context.layout.elements)
+        return message[0].clone()
 
-    def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
-        return elements(shapes) * element
+    def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
+        check_lengths(message, context.layout.elements)
+        out.add_(message[0], alpha=alpha)
+
+
+def check_lengths(message: Message, *lengths: int) -> None:
+    found = tuple(tensor.numel() for tensor in message)
+    if found != lengths:
+        raise CorruptMessage(f"a message of {found} elements, where {lengths} were expected")
+
+
+def decode(codec: Codec, message: Message, like: Tensor, context: Context) -> Tensor:
+    """What a message stands for, of the type of ``like``."""
+    out = torch.zeros_like(like)
+    codec.add(message, out, context)
+    return out
+
+
+def pack(message: Message, length: int | None = None) -> Tensor:
+    """A message as bytes, the widest elements first, so that each tensor is aligned; zeros fill it up to ``length``."""
+    parts = [tensor.reshape(-1).view(torch.uint8) for tensor in _by_width(message)]
+    missing = 0 if length is None else length - sum(part.numel() for part in parts)
+    if missing:
+        parts.append(parts[0].new_zeros(missing))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def unpack(codec: Codec, raw: Tensor, dtype: torch.dtype, context: Context) -> Message:
+    """The inverse of ``pack``; CorruptMessage for another number of bytes than the codec makes."""
+    kinds = message_kinds(codec, context.layout, dtype)
+    if codec.varies:
+        many, rest = divmod(raw.numel(), sum(kind.itemsize for kind, _ in kinds))
+        if rest:
+            raise CorruptMessage(f"a message of {raw.numel()} bytes is cut within an element")
+        kinds = tuple((kind, many) for kind, _ in kinds)
+    order = sorted(range(len(kinds)), key=lambda place: -kinds[place][0].itemsize)
+    found: dict[int, Tensor] = {}
+    start = 0
+    for place in order:
+        kind, count = kinds[place]
+        stop = start + count * kind.itemsize
+        if stop > raw.numel():
+            raise CorruptMessage(f"a message of {raw.numel()} bytes is too short: it must have {stop}")
+        found[place] = raw[start:stop].view(kind)
+        start = stop
+    return tuple(found[place] for place in range(len(kinds)))
+
+
+def _by_width(message: Iterable[Tensor]) -> list[Tensor]:
+    return sorted(message, key=lambda tensor: -tensor.itemsize)
+
+
+@lru_cache(maxsize=4096)
+def message_kinds(codec: Codec, layout: Layout, dtype: torch.dtype) -> tuple[tuple[torch.dtype, int], ...]:
+    """Types and lengths of the tensors of a message, as an encoder makes them of a vector without memory."""
+    state = _meta_state(codec, layout)
+    vector = torch.empty(layout.elements, dtype=dtype, device="meta")
+    message = codec.encode(vector, Context(layout=layout, state=state))
+    return tuple((tensor.dtype, tensor.numel()) for tensor in message)
+
+
+def _meta_state(codec: Codec, layout: Layout) -> dict[str, Tensor]:
+    parts: dict[str, int] = {}
+    with torch.device("meta"):
+        for shape in layout.shapes:
+            for name, tensor in codec.initial_state(shape, 0).items():
+                parts[name] = parts.get(name, 0) + tensor.numel()
+        return {name: torch.empty(many) for name, many in parts.items()}
+
+
+def message_bytes(codec: Codec, layout: Layout, dtype: torch.dtype) -> int:
+    return sum(kind.itemsize * count for kind, count in message_kinds(codec, layout, dtype))

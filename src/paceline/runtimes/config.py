@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, get_type_hints
 
 from paceline import specs
+from paceline.codecs import CODECS
 from paceline.errors import UsageError
 from paceline.jobs import DATA, MODELS, OPTIMIZERS, SCHEDULES
 from paceline.records.files import (
@@ -23,7 +24,7 @@ from paceline.runtimes.settings import Settings, read_exactly
 from paceline.specs.source import check_trusted, fingerprints
 from paceline.strategies import STRATEGIES
 
-SCHEMA = 4
+SCHEMA = 5
 
 _CHANGEABLE = ("epochs", "iterations", "target_accuracy", "evaluate", "checkpoint", "keep")
 """Settings that decide how long a run goes on and what is kept of it, and not what it computes."""
@@ -175,7 +176,7 @@ def import_paths(settings: Settings) -> list[str]:
     own = [job.path]
     if not job.path:
         own = [specs.import_path(getattr(job, part), table) for part, table in _PARTS.items()]
-    own += [specs.import_path(settings.strategy, STRATEGIES)]
+    own += [specs.import_path(settings.strategy, STRATEGIES), specs.import_path(settings.codec, CODECS)]
     own += [settings.collective if ":" in settings.collective else None]
     return [path for path in own if path is not None]
 
@@ -193,7 +194,8 @@ def resolved(settings: Settings) -> Settings:
             part: _written_out(getattr(job, part), table, part) for part, table in _PARTS.items()
         }
         job = replace(job, **parts, accumulate=job.accumulate or 1, precision=job.precision or "fp32")
-    return replace(settings, job=job, strategy=_written_out(settings.strategy, STRATEGIES, "strategy"))
+    strategy = _written_out(settings.strategy, STRATEGIES, "strategy")
+    return replace(settings, job=job, strategy=strategy, codec=_written_out(settings.codec, CODECS, "codec"))
 
 
 def _written_out(spec: str, table: specs.Table, kind: str) -> str:

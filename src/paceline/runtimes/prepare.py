@@ -4,6 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from paceline.codecs import build_codec
+from paceline.codecs.base import Codec, Identity
 from paceline.collectives import NATIVE
 from paceline.errors import UsageError
 from paceline.jobs.build import build_job
@@ -45,8 +47,13 @@ class Prepared(Generic[J_co]):
     settings: Settings
     job: J_co
     strategy: Strategy
+    codec: Codec
     shards: Shards
     triggers: Triggers
+
+    @property
+    def compresses(self) -> bool:
+        return not isinstance(self.codec, Identity)
 
     @property
     def servers(self) -> int:
@@ -88,7 +95,14 @@ def prepare_job(settings: Settings, job: J, strategy: Strategy) -> Prepared[J]:
         job.train_samples, tuple(size * job.accumulate for size in settings.batch_sizes), settings.seed
     )
     triggers = Triggers(settings, shards.steps_per_epoch)
-    return Prepared(settings=settings, job=job, strategy=strategy, shards=shards, triggers=triggers)
+    return Prepared(
+        settings=settings,
+        job=job,
+        strategy=strategy,
+        codec=build_codec(settings.codec),
+        shards=shards,
+        triggers=triggers,
+    )
 
 
 def check_settings(settings: Settings) -> Strategy:

@@ -62,6 +62,8 @@ class Settings:
     """Batch-norm statistics: averaged when the model is evaluated, or rank 0's, broadcast at every step."""
     collective: str = NATIVE
     """How all-reduces are carried out: by the backend itself, or by the schedule of this name."""
+    codec: str = "identity"
+    """What is sent in place of whole gradients, or of differences of parameters."""
     servers: int = 1
     """How many servers keep the parameters, where the strategy has servers; each keeps an even part."""
 

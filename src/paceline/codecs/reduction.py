@@ -1,0 +1,236 @@
+"""How encoded vectors of all ranks become their sum: small programs, which both runtimes run.
+
+Each yields what is to be exchanged and is resumed with the answer. The error memory of a rank holds what its messages
+left out, and of the chunk that it sums for all, what the second encoding left out: the vectors of all ranks with their
+memories before are the sum and the memories after.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from paceline.codecs.base import (
+    Codec,
+    Context,
+    Identity,
+    Message,
+    Reduction,
+    message_bytes,
+    pack,
+    unpack,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """The tensor of every rank becomes the sum of all, in place."""
+
+    tensor: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AllGather:
+    """Answered with the vectors of all ranks, by rank; they are equally long."""
+
+    vector: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AllToAll:
+    """``vectors[r]`` goes to rank r; answered with what each rank sent to this one. All are equally long."""
+
+    vectors: Sequence[Tensor]
+
+
+class NotFinite(ValueError):
+    """A gradient with NaN or infinity; the message names the parameter."""
+
+
+@torch.no_grad()
+def reduce(codec: Codec, vector: Tensor, context: Context) -> Reduction:
+    """Replace every rank's vector by the sum of all, as far as messages of the codec tell."""
+    codec = codec.at(context.round)
+    take_memory(codec, vector, context)
+    yield from codec.reduce(vector, context)
+
+
+def take_memory(codec: Codec, vector: Tensor, context: Context) -> None:
+    """Add to a gradient what earlier messages left out; the memory then holds all of it, until some is sent."""
+    codec.prepare(vector, context)
+    if context.memory is not None:
+        vector.add_(context.memory, alpha=context.share)
+    check_finite(vector, context)
+    if context.memory is not None:
+        torch.mul(vector, 1 / context.share, out=context.memory)
+
+
+def encode_once(codec: Codec, vector: Tensor, context: Context) -> Message:
+    """The message of a vector for one receiver, a server; ``vector`` is changed."""
+    codec = codec.at(context.round)
+    take_memory(codec, vector, context)
+    message = codec.encode(vector, context)
+    _forget(codec, message, context)
+    return message
+
+
+def _forget(codec: Codec, message: Message, context: Context) -> None:
+    """Subtract from the memory what a message carries."""
+    if context.memory is not None:
+        codec.add(message, context.memory, context, alpha=-1 / context.share)
+
+
+def check_finite(vector: Tensor, context: Context) -> None:
+    if vector.is_meta or isfinite(vector.sum().item()):
+        return
+    layout = context.layout
+    for name, start, stop in zip(layout.names, layout.offsets, layout.offsets[1:], strict=False):
+        part = vector[start:stop]
+        bad = part[~part.isfinite()]
+        if bad.numel():
+            raise NotFinite(f"the gradient of {name} has {bad.numel():,} elements that are {bad[0].item()}")
+
+
+def choose(codec: Codec, vector: Tensor, context: Context) -> Reduction:
+    """The exchange of fewest bytes that the codec allows."""
+    if codec.sums:
+        return summed(codec, vector, context)
+    if codec.varies:
+        return gathered_or_dense(codec, vector, context)
+    second: Codec = codec if codec.requantises else Identity()
+    if _scattered_bytes(codec, second, vector, context) < _gathered_bytes(codec, vector, context):
+        return scattered(codec, second, vector, context)
+    return gathered(codec, vector, context)
+
+
+def _gathered_bytes(codec: Codec, vector: Tensor, context: Context) -> int:
+    return (context.workers - 1) * message_bytes(codec, context.layout, vector.dtype)
+
+
+def _scattered_bytes(codec: Codec, second: Codec, vector: Tensor, context: Context) -> int:
+    return (context.workers - 1) * (
+        _longest(codec, vector, context) + _longest(second, vector, context)
+    )
+
+
+def _longest(codec: Codec, vector: Tensor, context: Context) -> int:
+    """Bytes of the longest message of a chunk; the first and the last chunk have all lengths that there are."""
+    chunks = context.chunks()
+    return max(message_bytes(codec, part.layout, vector.dtype) for _, part in (chunks[0], chunks[-1]))
+
+
+def summed(codec: Codec, vector: Tensor, context: Context) -> Reduction:
+    """Messages are added up on the way, as dense tensors are."""
+    message = codec.encode(vector, context)
+    _forget(codec, message, context)
+    for tensor in message:
+        yield Sum(tensor)
+    if message[0].data_ptr() != vector.data_ptr() or vector.is_meta:
+        vector.zero_()
+        codec.add(message, vector, context)
+
+
+def gathered(codec: Codec, vector: Tensor, context: Context) -> Reduction:
+    """Every rank gets the messages of all, and adds them up in the order of ranks."""
+    message = codec.encode(vector, context)
+    _forget(codec, message, context)
+    received = yield AllGather(pack(message))
+    _add_all(codec, received, vector, context)
+
+
+def gathered_or_dense(codec: Codec, vector: Tensor, context: Context) -> Reduction:
+    """As ``gathered``, of messages of different lengths; where they are longer than the vectors, these are summed."""
+    message = codec.encode(vector, context)
+    raw = pack(message)
+    own = torch.tensor([raw.numel()])
+    lengths = [int(one) for one in (yield AllGather(own))]
+    longest = max(lengths)
+    if context.workers * longest > 2 * vector.nbytes:
+        if context.memory is not None:
+            context.memory.zero_()
+        yield Sum(vector)
+        return
+    _forget(codec, message, context)
+    padded = torch.cat((raw, raw.new_zeros(longest - raw.numel())))
+    received = yield AllGather(padded)
+    _add_all(codec, [one[:many] for one, many in zip(received, lengths, strict=True)], vector, context)
+
+
+def _add_all(codec: Codec, received: Sequence[Tensor], vector: Tensor, context: Context) -> None:
+    vector.zero_()
+    for raw in received:
+        codec.add(unpack(codec, raw, vector.dtype, context), vector, context)
+
+
+def scattered(codec: Codec, second: Codec, vector: Tensor, context: Context) -> Reduction:
+    """Rank r sums chunk r for all (a reduce-scatter), encodes the sum, and all gather these.
+
+    What a rank sends does not grow with the number of ranks. Its own chunk it need not encode for itself.
+    """
+    chunks, rank = context.chunks(), context.rank
+    longest = _longest(codec, vector, context)
+    rows = []
+    for other, (where, part) in enumerate(chunks):
+        if other == rank:
+            rows.append(torch.zeros(longest, dtype=torch.uint8, device=vector.device))
+            continue
+        message = codec.encode(vector[where], part)
+        _forget(codec, message, part)
+        rows.append(pack(message, longest))
+    received = yield AllToAll(rows)
+    where, part = chunks[rank]
+    own = vector[where]
+    for other, raw in enumerate(received):
+        if other != rank:
+            codec.add(unpack(codec, raw, vector.dtype, part), own, part)
+    if part.memory is not None:
+        torch.mul(own, 1 / part.share, out=part.memory)
+    message = second.encode(own, part)
+    _forget(second, message, part)
+    sums = yield AllGather(pack(message, _longest(second, vector, context)))
+    vector.zero_()
+    for raw, (where, part) in zip(sums, chunks, strict=True):
+        second.add(unpack(second, raw, vector.dtype, part), vector[where], part)
+
+
+def run_together(programs: Sequence[Reduction]) -> None:
+    """Run the programs of all ranks, in one process, to their ends; what they exchange is handed over as it is."""
+    asked = [next(program, None) for program in programs]
+    while asked[0] is not None:
+        answers = _exchange(asked)
+        asked = [
+            _resume(program, answer) for program, answer in zip(programs, answers, strict=True)
+        ]
+    assert not any(asked), "all ranks exchange the same"
+
+
+def _resume(program: Reduction, answer: object) -> object:
+    try:
+        return program.send(answer)
+    except StopIteration:
+        return None
+
+
+def _exchange(asked: Sequence[Sum | AllGather | AllToAll | None]) -> list[list[Tensor] | None]:
+    first = asked[0]
+    match first:
+        case Sum():
+            _sum_all([one.tensor for one in asked if isinstance(one, Sum)])
+            return [None] * len(asked)
+        case AllGather():
+            vectors = [one.vector.clone() for one in asked if isinstance(one, AllGather)]
+            return [vectors] * len(asked)
+        case AllToAll():
+            rows = [one.vectors for one in asked if isinstance(one, AllToAll)]
+            return [[row[rank] for row in rows] for rank in range(len(asked))]
+    raise AssertionError(f"{first} is no exchange")
+
+
+def _sum_all(tensors: Sequence[Tensor]) -> None:
+    first, *others = tensors
+    for tensor in others:
+        first.add_(tensor)
+    for tensor in others:
+        tensor.copy_(first)
