@@ -16,6 +16,7 @@ from predict_setups import make_setup
 
 from paceline.clusters.cluster import MEMORY, Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
+from paceline.codecs.base import Layout
 from paceline.costs.device import StepCost
 from paceline.costs.trace.trace import Trace, trace
 from paceline.errors import UsageError
@@ -65,7 +66,9 @@ class ByHand(PacelineModel):
     codec: str = "identity"
     plain: Callable[[int], float] | None = None
     """The exchange without a codec."""
-    shape: ClassVar[JobShape] = JobShape(name="hand", parameters=(10,), train_samples=1, test_samples=1)
+    shape: ClassVar[JobShape] = JobShape(
+        name="hand", layout=Layout.of_vectors(10), train_samples=1, test_samples=1
+    )
     basis: ClassVar[Basis] = Basis(
         level="catalogue", compute="a stated time", links="a formula", interval="a guess"
     )

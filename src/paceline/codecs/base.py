@@ -38,6 +38,10 @@ class Layout:
     def of_vector(cls, elements: int, name: str = "vector") -> Self:
         return cls((name,), ((elements,),))
 
+    @classmethod
+    def of_vectors(cls, *elements: int) -> Self:
+        return cls(tuple(map(str, range(len(elements)))), tuple((one,) for one in elements))
+
     @cached_property
     def offsets(self) -> tuple[int, ...]:
         """Where each parameter starts in the vector, and the vector's length."""
@@ -96,19 +100,17 @@ class Context:
 
     def chunks(self) -> list[tuple[slice, "Context"]]:
         """One part of the vector for each rank; sizes differ by at most one. Only elementwise state goes along."""
+        return [self.chunk(rank) for rank in range(self.workers)]
+
+    def chunk(self, rank: int) -> tuple[slice, "Context"]:
         length, count = self.layout.elements, self.workers
-        bounds = [length * rank // count for rank in range(count + 1)]
-        return [
-            (slice(start, stop), self._part(start, stop))
-            for start, stop in zip(bounds, bounds[1:], strict=False)
-        ]
+        start, stop = length * rank // count, length * (rank + 1) // count
+        return slice(start, stop), self._part(start, stop)
 
     def _part(self, start: int, stop: int) -> "Context":
         length = self.layout.elements
         state = {name: one[start:stop] for name, one in self.state.items() if one.numel() == length}
-        return replace(
-            self, layout=Layout.of_vector(stop - start), state=state, start=self.start + start
-        )
+        return replace(self, layout=Layout.of_vector(stop - start), state=state, start=self.start + start)
 
 
 def _mix(*numbers: int) -> int:

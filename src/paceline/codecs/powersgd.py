@@ -52,8 +52,7 @@ class PowerSGD(Codec):
         """For one receiver: P, Q and all that is no matrix, one after the other."""
         matrices, others = self._take_apart(vector, context)
         left = [
-            _orthogonal(matrix @ start)
-            for matrix, start in zip(matrices, self._starts(context), strict=True)
+            _orthogonal(matrix @ start) for matrix, start in zip(matrices, self._starts(context), strict=True)
         ]
         right = [matrix.T @ one for matrix, one in zip(matrices, left, strict=True)]
         self._keep(right, context)
@@ -79,7 +78,9 @@ class PowerSGD(Codec):
 
     def _take_apart(self, vector: Tensor, context: Context) -> tuple[list[Tensor], list[Tensor]]:
         matrices, others = [], []
-        for part, shape in zip(vector.split([*map(prod, context.layout.shapes)]), context.layout.shapes, strict=True):
+        for part, shape in zip(
+            vector.split([*map(prod, context.layout.shapes)]), context.layout.shapes, strict=True
+        ):
             if self._is_thinner(shape):
                 matrices.append(part.view(shape[0], -1))
             else:
