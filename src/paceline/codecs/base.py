@@ -163,7 +163,7 @@ class Codec(ABC):
         """What each rank keeps for a parameter of this shape besides the error memory: vectors, by name."""
         return {}
 
-    def prepare(self, vector: Tensor, context: Context) -> None:
+    def prepare(self, vector: Tensor, context: Context) -> None:  # noqa: B027
         """Change a gradient in place before the error memory is added to it."""
 
     def reduce(self, vector: Tensor, context: Context) -> Reduction:

@@ -10,20 +10,22 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Context, Identity, Layout, Reduction
+from paceline.codecs.base import Codec, Context, Identity, Layout, Reduction, message_kinds
 from paceline.codecs.reduction import AllGather, AllToAll, Sum, encode_once, reduce
 from paceline.codecs.state import CodecState
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.recorder import HeldMemory, OperatorRecorder
 from paceline.costs.trace.trace import trace_function, without_values
 
+COPIES = {"sum": 0, "all-gather": 1, "all-to-all": 2}
+"""How many messages a rank holds for each other rank: what it receives, and what it sends to that one only."""
 STEADY = 2**62
 """A round in which every warm-up is over."""
 
 Timed = Callable[[Operator], float]
 
 
-class Exchange(NamedTuple):
+class CodedExchange(NamedTuple):
     """What each rank gives to an exchange of a reduction."""
 
     kind: Literal["sum", "all-gather", "all-to-all"]
@@ -36,7 +38,7 @@ class Exchange(NamedTuple):
 class CodedReduction:
     """A reduction of encoded vectors: exchanges, and coding before each of them and after the last."""
 
-    exchanges: tuple[Exchange, ...]
+    exchanges: tuple[CodedExchange, ...]
     seconds: tuple[float, ...]
     """Of coding: one more than exchanges."""
     held: float
@@ -62,8 +64,14 @@ class CodedMessage:
     held: float
 
 
-def no_time(operator: Operator) -> float:  # noqa: ARG001
-    return 0.0
+@dataclass(frozen=True)
+class MemoryRate:
+    """Operators take as long as the bytes that they read and write at a rate; at 0 they take no time."""
+
+    rate: float = 0.0
+
+    def __call__(self, operator: Operator) -> float:
+        return (operator.read + operator.written) / self.rate if self.rate else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +79,7 @@ class CodecCosts:
     """A codec on one device; parts of the flat vector are given by their layouts."""
 
     codec: Codec = Identity()
-    timed: Timed = no_time
+    timed: Timed = MemoryRate()
     """Seconds of an operator."""
     scale: float = 1.0
     """How many times as long coding takes."""
@@ -106,7 +114,7 @@ UNCODED = CodecCosts()
 
 
 class _Traced(NamedTuple):
-    exchanges: tuple[Exchange, ...]
+    exchanges: tuple[CodedExchange, ...]
     operators: tuple[Counter[Operator], ...]
     """One more than exchanges."""
     held: int
@@ -115,21 +123,21 @@ class _Traced(NamedTuple):
 @lru_cache(maxsize=4096)
 def _reduction(
     codec: Codec, timed: Timed, layout: Layout, dtype: torch.dtype, workers: int
-) -> tuple[tuple[Exchange, ...], tuple[float, ...], int]:
-    """Programs loop over ranks: loops over two and over three of them tell how long those over all take.
+) -> tuple[tuple[CodedExchange, ...], tuple[float, ...], int]:
+    """Programs loop over ranks: loops over one and over two of them tell how long those over all take.
 
-    What is the same among two workers as among three does not depend on their number.
+    What only sums among two workers does not see how many there are.
     """
-    two, three = (_traced(codec, layout, dtype, many, many) for many in (2, 3))
-    more = 0
-    if workers > 2 and two != three:
-        two, three = (_traced(codec, layout, dtype, workers, shown) for shown in (2, 3))
-        more = workers - 2
-    first, second = ([_seconds(one, timed) for one in traced.operators] for traced in (two, three))
-    seconds = tuple(one + more * (other - one) for one, other in zip(first, second, strict=False))
-    received = max((one.size for one in two.exchanges if one.kind != "sum"), default=0)
-    held = two.held + more * (three.held - two.held) + (workers - 1) * received
-    return two.exchanges, seconds, held
+    one = two = _traced(codec, layout, dtype, 2, 2)
+    if any(exchange.kind != "sum" for exchange in two.exchanges):
+        one, two = (_traced(codec, layout, dtype, workers, shown) for shown in (1, 2))
+    first, second = ([_seconds(found, timed) for found in traced.operators] for traced in (one, two))
+    others = workers - 1
+    seconds = tuple(
+        alone + others * (with_other - alone) for alone, with_other in zip(first, second, strict=True)
+    )
+    kept = [COPIES[exchange.kind] * exchange.size for exchange in two.exchanges]
+    return two.exchanges, seconds, two.held + others * max(kept)
 
 
 def _seconds(operators: Mapping[Operator, int], timed: Timed) -> float:
@@ -149,26 +157,27 @@ class _FewRanks(Context):
 @lru_cache(maxsize=4096)
 def _traced(codec: Codec, layout: Layout, dtype: torch.dtype, workers: int, shown: int) -> _Traced:
     """One rank's program among ``workers``, of which it sees only some."""
-    context = _FewRanks(
-        layout=layout,
-        state=_state(codec, layout, dtype),
-        round=STEADY,
-        workers=workers,
-        share=1 / workers,
-        shown=shown,
-    )
-    vector = torch.empty(layout.elements, dtype=dtype, device="meta")
+    exchanges, operators = list[CodedExchange](), list[list[Operator]]()
     recorder = OperatorRecorder(without_values, HeldMemory())
     with recorder:
-        # What is looked up once, such as lengths of messages, is found before operators are counted.
-        for _ in _exchanges(reduce(codec, vector, context), shown):
-            pass
+        context = _FewRanks(
+            layout=layout,
+            state=_state(codec, layout, dtype),
+            round=STEADY,
+            workers=workers,
+            share=1 / workers,
+            shown=shown,
+        )
+        vector = torch.empty(layout.elements, dtype=dtype, device="meta")
+        codec.reduce(vector, context)  # finds lengths of messages, which are kept
+        known = message_kinds.cache_info().misses
         recorder.phase = "forward"
-        exchanges, operators = list[Exchange](), list[list[Operator]]()
         for exchange in _exchanges(reduce(codec, vector, context), shown):
             exchanges.append(exchange)
             operators.append(_taken(recorder))
         operators.append(_taken(recorder))
+    if message_kinds.cache_info().misses > known:  # by encoding, which is no part of the program
+        return _traced.__wrapped__(codec, layout, dtype, workers, shown)
     held = max((one.held for found in operators for one in found), default=0)
     return _Traced(tuple(exchanges), tuple(map(Counter, operators)), held)
 
@@ -179,7 +188,7 @@ def _taken(recorder: OperatorRecorder) -> list[Operator]:
     return found
 
 
-def _exchanges(program: Reduction, shown: int) -> Iterator[Exchange]:
+def _exchanges(program: Reduction, shown: int) -> Iterator[CodedExchange]:
     """Run a program as if every rank had given the same as this one."""
     answer: list[Tensor] | None = None
     with suppress(StopIteration):
@@ -187,19 +196,23 @@ def _exchanges(program: Reduction, shown: int) -> Iterator[Exchange]:
             match program.send(answer):
                 case Sum(tensor=tensor):
                     answer = None
-                    yield Exchange("sum", tensor.nbytes, tensor.itemsize)
+                    yield CodedExchange("sum", tensor.nbytes, tensor.itemsize)
                 case AllGather(vector=vector):
                     answer = [vector] * shown
-                    yield Exchange("all-gather", vector.nbytes, vector.itemsize)
+                    yield CodedExchange("all-gather", vector.nbytes, vector.itemsize)
                 case AllToAll(vectors=vectors):
                     answer = list(vectors)
-                    yield Exchange("all-to-all", vectors[0].nbytes, vectors[0].itemsize)
+                    yield CodedExchange("all-to-all", vectors[0].nbytes, vectors[0].itemsize)
 
 
 @lru_cache(maxsize=4096)
 def _message(codec: Codec, timed: Timed, layout: Layout, dtype: torch.dtype) -> tuple[int, float, float, int]:
-    context = Context(layout=layout, state=_state(codec, layout, dtype), round=STEADY)
-    vector = torch.empty(layout.elements, dtype=dtype, device="meta")
+    (vector, context), _ = trace_function(
+        lambda: (
+            torch.empty(layout.elements, dtype=dtype),
+            Context(layout=layout, state=_state(codec, layout, dtype), round=STEADY),
+        )
+    )
     message, encoding = trace_function(lambda: encode_once(codec, vector, context))
     _, decoding = trace_function(lambda: codec.add(message, vector, context))
     held = max((one.held for one in (*encoding, *decoding)), default=0)

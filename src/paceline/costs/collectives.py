@@ -11,10 +11,9 @@ from typing import Self
 
 from paceline.collectives import NATIVE, algorithms, build_schedule, check_collective
 from paceline.collectives.traffic import ring_bytes, swaps, traffic_of_all
-from paceline.costs.coding import CodedReduction, Exchange
+from paceline.costs.coding import CodedExchange, CodedReduction
 from paceline.costs.schedules import EXACT, ScheduleTimer, priced_as, schedule_seconds, timer_for
 from paceline.costs.topology import Topology
-
 
 Traffic = Sequence[tuple[int, int]]
 """Bytes that each worker (sends, receives)."""
@@ -101,7 +100,7 @@ class AllReduceCosts:
     def traffic_coded(self, reduction: CodedReduction) -> Traffic:
         return add_traffic([self._exchange_traffic(exchange) for exchange in reduction.exchanges])
 
-    def _price_exchange(self, exchange: Exchange) -> Price:
+    def _price_exchange(self, exchange: CodedExchange) -> Price:
         """Sums go by the collective; each rank's vector goes round a ring, or to one other rank after the other."""
         kind, size, element = exchange
         if kind == "sum":
@@ -111,7 +110,7 @@ class AllReduceCosts:
         schedule = algorithms.all_gather if kind == "all-gather" else algorithms.all_to_all
         return self._priced(timer_for(schedule, self._topology.rows), size * self._topology.count)
 
-    def _exchange_traffic(self, exchange: Exchange) -> Traffic:
+    def _exchange_traffic(self, exchange: CodedExchange) -> Traffic:
         kind, size, element = exchange
         if kind == "sum":
             return self.traffic(size, element)

@@ -64,4 +64,3 @@ def step_cost(trace: Trace, device: DeviceModel) -> StepCost:
         spread=device.spread,
         unmeasured=device.unmeasured,
     )
-
