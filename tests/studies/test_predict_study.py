@@ -71,6 +71,7 @@ class ByHand(PacelineModel):
     shape: ClassVar[JobShape] = JobShape(
         name="hand", layout=Layout.of_vectors(10), train_samples=1, test_samples=1
     )
+
     @property
     def coding(self) -> CodecCosts:
         return CodecCosts(codec=build_codec(self.request.codec))
@@ -182,8 +183,8 @@ def test_a_codec_that_gathers_is_told_with_where_it_is_slower_than_none():
         assert found.gathering.slower == slower
     assert findings(asked(float, model=model, codec="top-k", strategies=("ps",))).gathering is None
     assert findings(asked(float, model=model, codec="top-k", workers=(1,))).gathering is None
-    scattered = ByHand(exchange=float, codec="int8", plain=lambda workers: 5.0)
-    assert findings(asked(float, model=scattered, codec="int8")).gathering is None
+    summed = ByHand(exchange=float, codec="half", plain=lambda workers: 5.0)
+    assert findings(asked(float, model=summed, codec="half")).gathering is None
 
 
 def test_a_dip_before_the_knee_is_told():

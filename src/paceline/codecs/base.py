@@ -252,9 +252,7 @@ def message_kinds(
     """
     with torch.device(device):
         state = _zero_state(codec, layout)
-        message = codec.encode(
-            torch.zeros(layout.elements, dtype=dtype), Context(layout=layout, state=state)
-        )
+        message = codec.encode(torch.zeros(layout.elements, dtype=dtype), Context(layout=layout, state=state))
     return tuple((tensor.dtype, tensor.numel()) for tensor in message)
 
 
