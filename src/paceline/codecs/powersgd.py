@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Context, Message, Reduction, Shape, check_lengths
+from paceline.codecs.base import Codec, Context, Message, Reduction, Shape, check_message
 from paceline.codecs.reduction import Sum
 from paceline.specs.ranges import from_1_to
 
@@ -64,7 +64,7 @@ class PowerSGD(Codec):
         heights, widths = [shape[0] for shape in shapes], [prod(shape[1:]) for shape in shapes]
         sizes = [self.rank * many for many in (*heights, *widths)]
         rest = context.layout.elements - sum(map(prod, shapes))
-        check_lengths(message, sum(sizes) + rest)
+        check_message(message, sum(sizes) + rest)
         *thin, last = message[0].split([*sizes, rest])
         thin = [one.view(-1, self.rank) for one in thin]
         out = message[0].new_empty(context.layout.elements)
