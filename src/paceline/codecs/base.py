@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import isfinite, prod
 from typing import Any, ClassVar, Literal, Self
 
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from paceline.specs.ranges import check_ranges
 
-Shape = tuple[int, ...]
 Message = tuple[Tensor, ...]
 """What is sent: its bytes are those of its tensors, which are vectors."""
 Reduction = Generator[Any, Any, None]
@@ -32,7 +31,7 @@ class Layout:
     """The parameters that a flat vector is made of, one after the other."""
 
     names: tuple[str, ...]
-    shapes: tuple[Shape, ...]
+    shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of_vector(cls, elements: int, name: str = "vector") -> Self:
@@ -98,17 +97,12 @@ class Context:
         """One part of the vector for each rank; sizes differ by at most one. Only elementwise state goes along."""
         length, count = self.layout.elements, self.workers
         bounds = [length * rank // count for rank in range(count + 1)]
-        return [
-            (slice(start, stop), self._part(start, stop))
-            for start, stop in zip(bounds, bounds[1:], strict=False)
-        ]
+        return [(slice(start, stop), self._part(start, stop)) for start, stop in pairwise(bounds)]
 
     def _part(self, start: int, stop: int) -> "Context":
         length = self.layout.elements
         state = {name: one[start:stop] for name, one in self.state.items() if one.numel() == length}
-        return replace(
-            self, layout=Layout.of_vector(stop - start), state=state, start=self.start + start
-        )
+        return replace(self, layout=Layout.of_vector(stop - start), state=state, start=self.start + start)
 
 
 def _mix(*numbers: int) -> int:
@@ -159,12 +153,15 @@ class Codec(ABC):
         """The codec as it is in this round, where the length of its messages changes during a run."""
         return self
 
-    def initial_state(self, shape: Shape, seed: int) -> dict[str, Tensor]:  # noqa: ARG002
+    def initial_state(self, shape: tuple[int, ...], seed: int) -> dict[str, Tensor]:  # noqa: ARG002
         """What each rank keeps for a parameter of this shape besides the error memory: vectors, by name."""
         return {}
 
-    def prepare(self, vector: Tensor, context: Context) -> None:
+    def prepare(self, vector: Tensor, context: Context) -> None:  # noqa: B027
         """Change a gradient in place before the error memory is added to it."""
+
+    def sent_whole(self, context: Context) -> None:  # noqa: B027
+        """Called where a vector is sent as it is and not encoded, because that is shorter."""
 
     def reduce(self, vector: Tensor, context: Context) -> Reduction:
         """Make ``vector`` the sum of all ranks' vectors, and subtract from the memory what was sent of this one."""
@@ -177,7 +174,7 @@ class Codec(ABC):
 class Identity(Codec):
     """Send every number as it is."""
 
-    memory: Literal["none"] = "none"  # type: ignore[assignment]
+    memory: Literal["none"] = "none"
     """none: nothing is left out."""
     sums: ClassVar[bool] = True
 
@@ -260,9 +257,7 @@ def message_kinds(
     """
     with torch.device(device):
         state = _zero_state(codec, layout)
-        message = codec.encode(
-            torch.zeros(layout.elements, dtype=dtype), Context(layout=layout, state=state)
-        )
+        message = codec.encode(torch.zeros(layout.elements, dtype=dtype), Context(layout=layout, state=state))
     return tuple((tensor.dtype, tensor.numel()) for tensor in message)
 
 

@@ -22,7 +22,7 @@ class Half(Codec):
     """Send every element as a 16-bit float."""
 
     format: Literal["bf16", "fp16"] = "bf16"
-    """bf16 has the range of 32 bits and 8 bits of precision; fp16 has 11 bits, and 65,504 over the workers is its end."""
+    """bf16 has the range of 32 bits and 8 bits of precision; fp16 has 11 bits and ends at 65,504 / workers."""
     memory: Literal["error", "none"] = "none"
     """error: what a message leaves out is added to the next one (error feedback). none: it is lost."""
     sums: ClassVar[bool] = True
@@ -101,7 +101,7 @@ class Int8(Blockwise):
 
     @property
     def largest(self) -> int:
-        return 2 ** (self.bits - 1) - 1
+        return (1 << self.bits - 1) - 1
 
     def encode(self, vector: Tensor, context: Context) -> Message:
         vector = _as_float(vector)
@@ -143,12 +143,16 @@ class _Noise:
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._cpu = np.random.SFC64(seed) if device.type == "cpu" else None
-        self._other = torch.Generator(device).manual_seed(seed) if device.type not in ("cpu", "meta") else None
+        self._other = (
+            torch.Generator(device).manual_seed(seed) if device.type not in ("cpu", "meta") else None
+        )
 
     def add_to(self, vector: Tensor) -> None:
         count = vector.numel()
         if self._cpu is None:
-            made = torch.randint(2**16, (count,), generator=self._other, device=vector.device, dtype=torch.int32)
+            made = torch.randint(
+                2**16, (count,), generator=self._other, device=vector.device, dtype=torch.int32
+            )
         else:
             made = torch.from_numpy(self._cpu.random_raw(-(-count // 4)).view(np.uint16)[:count])
         vector.add_(made.to(vector.dtype), alpha=2.0**-16)

@@ -111,9 +111,7 @@ def _gathered_bytes(codec: Codec, vector: Tensor, context: Context) -> int:
 
 
 def _scattered_bytes(codec: Codec, second: Codec, vector: Tensor, context: Context) -> int:
-    return (context.workers - 1) * (
-        _longest(codec, vector, context) + _longest(second, vector, context)
-    )
+    return (context.workers - 1) * (_longest(codec, vector, context) + _longest(second, vector, context))
 
 
 def _longest(codec: Codec, vector: Tensor, context: Context) -> int:
@@ -154,6 +152,7 @@ def gathered_or_dense(codec: Codec, vector: Tensor, context: Context) -> Reducti
     if context.workers * longest > 2 * vector.nbytes:
         if context.memory is not None:
             context.memory.zero_()
+        codec.sent_whole(context)
         yield Sum(vector)
         return
     _forget(codec, message, context)
@@ -192,6 +191,7 @@ def scattered(codec: Codec, second: Codec, vector: Tensor, context: Context) -> 
     received = yield AllToAll(rows)
     where, part = chunks[rank]
     own = vector[where]
+    codec.sent_whole(part)
     for other, raw in enumerate(received):
         if other != rank:
             _add_padded(codec, raw, own, part)
@@ -210,9 +210,7 @@ def run_together(programs: Sequence[Reduction]) -> None:
     asked = [next(program, None) for program in programs]
     while asked[0] is not None:
         answers = _exchange(asked)
-        asked = [
-            _resume(program, answer) for program, answer in zip(programs, answers, strict=True)
-        ]
+        asked = [_resume(program, answer) for program, answer in zip(programs, answers, strict=True)]
     assert not any(asked), "all ranks exchange the same"
 
 

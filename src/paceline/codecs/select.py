@@ -15,14 +15,16 @@ SAMPLE = 2**15
 
 def largest(vector: Tensor, count: int) -> Tensor:
     """The indices of the ``count`` elements of largest magnitude; among equal ones, the first."""
+    if not vector.numel():
+        return torch.empty(0, dtype=torch.long, device=vector.device)
     if not _in_numpy(vector):
         return vector.abs().topk(count, sorted=False).indices.sort().values
     values = vector.numpy()
     found = _reaching(values, _guess(values, count))
-    if not 0 < count <= len(found):
+    if len(found) < count:
         found = np.arange(len(values))
-    if count in (0, len(found)):
-        return torch.from_numpy(found[:count])
+    if len(found) == count:
+        return torch.from_numpy(found)
     sizes = torch.from_numpy(np.abs(values[found]))
     least = sizes.kthvalue(len(found) - count + 1).values.numpy()
     chosen = sizes.numpy() > least
@@ -48,7 +50,7 @@ def drawn(seed: int, length: int, count: int) -> Tensor:
     while many < few:
         draws = -log1p((many - few) / (length - many)) * length  # that many are new
         marked[generator.integers(length, size=int(1.005 * draws) + 8)] = True
-        many = np.count_nonzero(marked)
+        many = int(np.count_nonzero(marked))
     found = np.flatnonzero(marked)
     found = np.delete(found, generator.choice(many, many - few, replace=False, shuffle=False))
     return torch.from_numpy(found if few == count else np.delete(np.arange(length), found))

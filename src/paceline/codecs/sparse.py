@@ -1,7 +1,8 @@
 """Codecs that send a few of the elements."""
 
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -75,10 +76,10 @@ class DGC(TopK):
     momentum: Fraction = 0.9
     """Each rank's own momentum, which replaces the optimizer's."""
     clip: NotNegative = 0.0
-    """Largest norm of the mean gradient, of which each of n ranks may have 1/sqrt(n); 0: no clipping."""
+    """Largest norm of a parameter's mean gradient, of which each of n ranks may have 1/sqrt(n); 0: no clipping."""
     warmup: Annotated[int, at_least(0)] = 0
     """Steps in which the ratio falls from 25 % to its value, each of its stages a fourth of the one before."""
-    memory: Literal["error"] = "error"  # type: ignore[assignment]
+    memory: Literal["error"] = "error"
     """error: what is not sent is kept; the momentum correction needs it."""
     has_momentum: ClassVar[bool] = True
 
@@ -86,28 +87,31 @@ class DGC(TopK):
         if round >= self.warmup:
             return self
         stages = 1
-        while 0.25**stages > self.ratio:
+        while 0.25 ** (stages + 1) > self.ratio:
             stages += 1
-        stage = ceil((round + 1) * stages / self.warmup)
-        ratio = max(self.ratio, 0.25**stage)
-        return DGC(ratio=ratio, momentum=self.momentum, clip=self.clip)
+        return replace(self, ratio=max(self.ratio, 0.25 ** (1 + round * stages // self.warmup)), warmup=0)
 
     def initial_state(self, shape: tuple[int, ...], seed: int) -> dict[str, Tensor]:  # noqa: ARG002
-        return {"momentum": torch.zeros(shape).view(-1)}
+        return {"momentum": torch.zeros(prod(shape))}
 
     def prepare(self, vector: Tensor, context: Context) -> None:
         if self.clip:
-            norm = vector.norm() * context.workers**0.5
-            vector.mul_((self.clip / norm.clamp_min(torch.finfo(vector.dtype).tiny)).clamp_max(1.0))
+            most, offsets = self.clip * context.workers**-0.5, context.layout.offsets
+            for start, stop in pairwise(offsets):
+                part = vector[start:stop]
+                part.mul_((most / part.norm()).clamp_max(1.0).nan_to_num(1.0))
         velocity = context.state["momentum"]
-        velocity.mul_(self.momentum).add_(vector)
-        vector.copy_(velocity)
+        velocity.mul_(self.momentum).add_(vector, alpha=1 / context.share)
+        torch.mul(velocity, context.share, out=vector)
 
     def encode(self, vector: Tensor, context: Context) -> Message:
         message = super().encode(vector, context)
         if "momentum" in context.state:
             context.state["momentum"].index_fill_(0, message[1].long(), 0.0)  # momentum factor masking
         return message
+
+    def sent_whole(self, context: Context) -> None:
+        context.state["momentum"].zero_()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,5 +159,5 @@ class RandomK(Codec):
     def _indices(self, vector: Tensor, context: Context) -> Tensor:
         length = context.layout.elements
         if vector.is_meta:
-            return torch.randint(length, (kept(length, self.ratio),), device="meta")
+            return torch.randint(max(1, length), (kept(length, self.ratio),), device="meta")
         return drawn(context.shared_seed, length, kept(length, self.ratio)).to(vector.device)
