@@ -70,10 +70,7 @@ class Ranks:
             for state, share in zip(self.states, shares, strict=True)
         ]
         run_together(
-            [
-                reduce(self.codec, vector, context)
-                for vector, context in zip(vectors, contexts, strict=True)
-            ]
+            [reduce(self.codec, vector, context) for vector, context in zip(vectors, contexts, strict=True)]
         )
         self.round += 1
         return vectors

@@ -2,9 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-
 from codec_helpers import (
     SIZES,
     SPECS,
@@ -16,6 +13,9 @@ from codec_helpers import (
     layouts,
     weighted_sum,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+
 from paceline import specs
 from paceline.codecs import CODECS, build_codec
 from paceline.codecs.base import Layout, decode, message_bytes, message_kinds, pack, unpack
@@ -30,14 +30,18 @@ def test_every_codec_of_the_table_is_tested():
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@given(layout=layouts, workers=st.integers(1, 5), seed=st.integers(0, 99), dtype=dtypes, rounds=st.integers(1, 3))
+@given(
+    layout=layouts, workers=st.integers(1, 5), seed=st.integers(0, 99), dtype=dtypes, rounds=st.integers(1, 3)
+)
 def test_what_is_not_sent_is_kept_and_all_ranks_end_with_the_same(spec, layout, workers, seed, dtype, rounds):
     """Else gradients would be lost, or counted twice, and models would drift apart."""
     ranks = Ranks(spec, layout, workers, dtype)
     weights = torch.arange(1, workers + 1) / (workers * (workers + 1) / 2)
     shares = weights.tolist()
     for number in range(rounds):
-        gradients = [draw_vector(layout.elements, seed + 10 * number + rank, dtype=dtype) for rank in range(workers)]
+        gradients = [
+            draw_vector(layout.elements, seed + 10 * number + rank, dtype=dtype) for rank in range(workers)
+        ]
         before = weighted_sum(ranks.memories or gradients, shares).mul_(bool(ranks.memories))
         moved = _momentum(ranks, gradients)
         results = ranks.reduce(gradients, shares)
@@ -114,7 +118,7 @@ def test_what_is_not_finite_is_told_with_its_parameter_and_not_sent(spec, bad):
     layout = layout_of((4, 3), (5,))
     gradients = [draw_vector(17, rank) for rank in range(2)]
     gradients[1][13] = bad
-    with pytest.raises(NotFinite, match=f"gradient of p1 has 1 element.* {bad}"):
+    with pytest.raises(NotFinite, match=f"1 of 5 elements of the gradient of p1 are {bad}"):
         Ranks(spec, layout, 2).reduce(gradients)
 
 
