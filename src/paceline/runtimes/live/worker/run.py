@@ -67,7 +67,7 @@ class WorkerRun(StepHooks):
         self._share_buffers = settings.buffers == "rank0" and not comm.alone and self.me.buffers.numel() > 0
         self._compressor: Compressor | None = None
         overlap: Callable[[effects.BucketedMean], Overlap] = partial(Overlap, flat, comm, self._slowdown)
-        if prepared.compresses and not comm.alone:
+        if prepared.compresses and not comm.alone and not prepared.servers:
             layout = layout_of(self.replica.model)
             self._compressor = Compressor(prepared.codec, self.me, layout, settings.seed)
             overlap = partial(CompressedOverlap, flat, comm, self._slowdown, self._compressor)
@@ -192,7 +192,7 @@ class WorkerRun(StepHooks):
             try:
                 answer = self._do[type(effect)](effect)
             except NotFinite as error:
-                raise self.replica.diverged(f"on rank {self.me.rank} {error}", self.me.clock + 1) from error
+                raise self.replica.diverged(f"{error} on rank {self.me.rank}", self.me.clock + 1) from error
             self.me.now = self.recorder.now
 
     def _write_records(self) -> None:
