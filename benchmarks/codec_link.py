@@ -54,7 +54,7 @@ def ours(codec: str, rate: str, runs: Path) -> tuple[float, float]:
     words += ["--evaluate-every", "never", "--checkpoint-every", "never"]
     folder = RunFolder(run_apart(words, 2, runs, rate, served=False))
     totals = read_summary(folder).totals[0]
-    return usual_pace(folder, 1), totals.sent / totals.steps
+    return usual_pace(folder, 1), totals.step_sent / totals.steps
 
 
 def theirs(side: str, rate: str) -> float:
