@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from paceline.reports.explain.explanation import DRAWN, ExplainRequest, explain
+from paceline.reports.explain.explanation import explain
+from paceline.reports.explain.request import DRAWN, ExplainRequest
 from paceline.reports.explain.render import page, write_page
 
 MATRIX = "5 2 9 1; 3 8 4 7; 6 1 2 9; 4 7 3 8"
@@ -38,10 +39,10 @@ def texts(moment):
 def check(shown, story, position):
     """All that is on the page, against the story."""
     if position == 0:
-        assert shown["now"] == texts(story.start)
+        assert shown["now"] == texts(story.stages[0].start)
         assert (shown["arrows"], shown["sent"], shown["changed"]) == (0, [], [])
         return
-    before, step = story.states[position - 1 : position + 1]
+    before, step = story.stages[0].states[position - 1 : position + 1]
     assert shown["now"] == texts(step)
     assert shown["old"] == texts(before)
     assert shown["arrows"] == len(step.messages)
@@ -105,7 +106,7 @@ def test_every_kind_of_story_ends_with_its_result(browser, tmp_path):
         browser.visit(tmp_path / "page.html")
         browser.press("end")
         shown = browser.run(SHOWN)
-        assert len(shown["done"]) == story.workers * story.chunks, name
+        assert len(shown["done"]) == story.workers * len(story.stages[-1].columns), name
         assert all(row == shown["now"][0] for row in shown["now"]), name
         assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), (
             f"{name}: wider than the window"

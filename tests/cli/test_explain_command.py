@@ -74,15 +74,18 @@ def test_the_same_words_give_the_same_text(capsys):
 def test_json_is_one_document_with_the_whole_story(capsys):
     assert main(["explain", "ring", "--op", "max", "--values", "-5 2; 3 -8.5", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["schema"], told["workers"], told["chunks"]) == (2, 2, 2)
-    assert told["start"]["values"] == [[-5, 2], [3, -8.5]]
-    assert told["steps"][0]["messages"][0] == {
+    (stage,) = told["stages"]
+    assert (told["schema"], told["workers"], told["codec"]) == (3, 2, "identity")
+    assert stage["columns"] == ["chunk 0", "chunk 1"]
+    assert stage["start"]["cells"] == [[[-5], [2]], [[3], [-8.5]]]
+    assert stage["steps"][0]["messages"][0] == {
         "source": 0,
         "target": 1,
         "start": 0,
         "stop": 1,
         "on_receive": "reduce",
-        "values": [-5],
+        "cells": [[-5]],
+        "bytes": 4,
     }
     assert told["result"] == [3, 2]
     assert told["agreed"] is True

@@ -64,9 +64,9 @@ def explain(
 
 
 def _show(request: dict[str, Any], html: Path | None, as_json: bool) -> None:
-    from paceline.reports.explain.explanation import DRAWN, WRITTEN, ExplainRequest
     from paceline.reports.explain.explanation import explain as explain_collective
     from paceline.reports.explain.render import print_explanation, write_page
+    from paceline.reports.explain.request import DRAWN, WRITTEN, ExplainRequest
 
     limits = WRITTEN if as_json and html is None else DRAWN
     explanation = explain_collective(ExplainRequest(**request), limits)
