@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter, Token
 
 from paceline import jobs, specs
+from paceline.codecs import check_codec
 from paceline.collectives import SCHEDULES, check_collective
 from paceline.errors import UsageError, say_on_stderr
 from paceline.jobs.spec import JobSpec
@@ -118,6 +119,8 @@ class RunOptions:
         str | None,
         Parameter(group=AGREE, help=f"How all-reduces are done: native (default), {', '.join(SCHEDULES)}."),
     ] = None
+    codec: Annotated[str | None, Parameter(group=AGREE)] = None
+    """What is sent in place of whole gradients (default identity), such as int8 or top-k; see 'paceline codecs'."""
     epochs: Annotated[int | None, Whole, Parameter(group=LENGTH)] = None
     """Passes over the training data (default 30)."""
     iterations: Annotated[int | None, Whole, Parameter(name=["--iterations", "-i"], group=LENGTH)] = None
@@ -139,6 +142,8 @@ class RunOptions:
                 specs.check(spec, table, name)
         if self.collective is not None:
             check_collective(self.collective)
+        if self.codec is not None:
+            check_codec(self.codec)
 
     def settings(self, workers: int | None) -> Settings:
         """Resolve the options for this many workers; None leaves out the options of single ranks."""
