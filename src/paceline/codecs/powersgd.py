@@ -37,14 +37,14 @@ class PowerSGD(Codec):
         starts = self._starts(context)
         left = [matrix @ start for matrix, start in zip(matrices, starts, strict=True)]
         first = _flat([*left, *others])
-        yield Sum(first)
+        yield Sum(first, "P = M Q, with the Q of the step before")
         *left, rest = _shaped(first, [*left, first[sum(one.numel() for one in left) :]])
         left = [_orthogonal(one) for one in left]
         right = [matrix.T @ one for matrix, one in zip(matrices, left, strict=True)]
         self._forget(left, right, context)
         if right:
             second = _flat(right)
-            yield Sum(second)
+            yield Sum(second, "Q = M' P, with P made orthogonal")
             right = _shaped(second, right)
         self._keep(right, context)
         self._fill(vector, left, right, rest, context)

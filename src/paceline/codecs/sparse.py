@@ -42,6 +42,9 @@ class Sparse(Codec):
                 raise CorruptMessage(f"an index outside of a vector of {context.layout.elements} elements")
         out.index_add_(0, indices, values.to(out.dtype), alpha=alpha)
 
+    def contents(self, message: Message, context: Context) -> dict[str, Tensor]:  # noqa: ARG002
+        return {"indices": message[1], "values": message[0]}
+
 
 @dataclass(frozen=True, kw_only=True)
 class TopK(Sparse):
@@ -137,6 +140,9 @@ class RandomK(Codec):
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
         check_lengths(message, kept(context.layout.elements, self.ratio))
         out.index_add_(0, self._indices(out, context), message[0], alpha=alpha)
+
+    def contents(self, message: Message, context: Context) -> dict[str, Tensor]:
+        return {"indices": self._indices(message[0], context), "values": message[0]}
 
     def _indices(self, vector: Tensor, context: Context) -> Tensor:
         count = context.layout.elements

@@ -38,7 +38,7 @@ def explanation_lines(explanation: Explanation, width: int = PLAIN_WIDTH) -> Ite
     for stage in explanation.stages:
         for step, table in zip(stage.steps, _tables(stage, width), strict=True):
             yield Text()
-            yield Text(step.title, STRONG)
+            yield Text(f"{stage.title}: {step.title}" if stage.title else step.title, STRONG)
             if step.sentence != said:
                 yield Text(step.sentence, QUIET)
                 said = step.sentence
@@ -61,7 +61,10 @@ def _heading(explanation: Explanation) -> Iterator[Text]:
     if explanation.steps:
         legend = f"[{TRAVELS}]\\[5][/] travels, [{CHANGED}]3 -> 5[/] changes, [{FINISHED}]9*[/] is finished"
         empty = any(not cell for cell in explanation.stages[0].start.cells[0])
-        yield Text.from_markup(legend + (", - is a chunk without values" if empty else ""))
+        legend += ", - is a chunk without values" if empty else ""
+        awaited = any(() in row for stage in explanation.stages[1:] for row in stage.start.cells)
+        legend += ", - is not there yet" if awaited else ""
+        yield Text.from_markup(legend)
 
 
 def _tables(stage: Stage, width: int) -> Iterator[list[Text]]:
@@ -73,7 +76,7 @@ def _tables(stage: Stage, width: int) -> Iterator[list[Text]]:
     heads, grids = stage.columns, _grids(stage)
     columns = list(zip(heads, *(row for grid in grids for row in grid), strict=True))
     widths = [max(map(len, column)) for column in columns]
-    remarks = [_remarks(step) for step in stage.steps]
+    remarks = [_remarks(stage, step) for step in stage.steps]
     label = len(f"{GAP}p{len(stage.start.cells) - 1}")
     longest = max((len(remark) for of_step in remarks for remark in of_step), default=0)
     beside = label + sum(widths) + len(GAP) * (len(heads) + 1) + longest <= width
@@ -134,7 +137,8 @@ def _cell(held: RankValues, step: ExplainedRound, rank: int, column: int, old: s
     sent = any(message.source == rank for message in here) or column in _encoded(step, rank)
     changed = any(message.target == rank for message in here)
     changed |= not step.messages and held.cells[rank][column] != step.cells[rank][column]
-    star = "*" if held.finished(rank, column) and not changed else ""
+    finished = held.finished(rank, column) or (not step.messages and step.finished(rank, column))
+    star = "*" if finished and not changed else ""
     cell = Text(f"[{old}{star}]" if sent else f" {old}{star} ", TRAVELS if sent else FINISHED if star else "")
     if changed:
         done = step.finished(rank, column)
@@ -147,11 +151,11 @@ def _encoded(step: ExplainedRound, rank: int) -> Sequence[int]:
     return step.encoded[rank] if step.encoded else ()
 
 
-def _remarks(step: ExplainedRound) -> list[str]:
+def _remarks(stage: Stage, step: ExplainedRound) -> list[str]:
     """What each rank sends and receives: "sends chunk 0 -> p1,  receives chunk 3 from p3: max(1, 8) = 8"."""
     targets: list[dict[str, list[str]]] = [{} for _ in step.cells]
     for message in step.messages:
-        what = sentences.chunk_words(message.start, message.stop, len(step.cells[0]))
+        what = sentences.column_words(message.start, message.stop, stage.columns)
         targets[message.source].setdefault(what, []).append(f"p{message.target}")
     remarks = [[f"sends {what} -> {', '.join(to)}" for what, to in mine.items()] for mine in targets]
     for receipt in step.received:

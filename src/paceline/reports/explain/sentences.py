@@ -150,7 +150,7 @@ def received(
     for (target, start, stop), some in grouped.items():
         had, has = (numbers_in(state.cells[target][start:stop]) for state in (before, after))
         origin = ", ".join(f"p{message.source}" for message in some)
-        what = chunk_words(start, stop, len(before.cells[target]))
+        what = column_words(start, stop, chunk_columns(len(before.cells[target])))
         found.append(Receipt(target, f"p{target} receives {what} from {origin}{_arithmetic(op, some, had, has)}"))
     return tuple(found)
 
@@ -159,10 +159,10 @@ def chunk_columns(chunks: int) -> tuple[str, ...]:
     return tuple(f"chunk {chunk}" for chunk in range(chunks)) if chunks > 1 else ("values",)
 
 
-def chunk_words(start: int, stop: int, chunks: int) -> str:
-    if stop - start == chunks:
+def column_words(start: int, stop: int, columns: Sequence[str]) -> str:
+    if stop - start == len(columns):
         return "everything"
-    return f"chunk {start}" if stop - start == 1 else f"chunks {start} to {stop - 1}"
+    return columns[start] if stop - start == 1 else f"chunks {start} to {stop - 1}"
 
 
 def _arithmetic(op: str, messages: Sequence[ShownMessage], before: Values, after: Values) -> str:
