@@ -6,8 +6,8 @@ import time
 import pytest
 
 from paceline.reports.explain.explanation import explain
-from paceline.reports.explain.request import DRAWN, ExplainRequest
 from paceline.reports.explain.render import page, write_page
+from paceline.reports.explain.request import DRAWN, ExplainRequest
 
 MATRIX = "5 2 9 1; 3 8 4 7; 6 1 2 9; 4 7 3 8"
 

@@ -77,9 +77,7 @@ def test_every_schedule_ends_with_the_result_in_all_hands(data):
     (stage,) = story.stages
     end = stage.states[-1]
     assert all(list(held) == pytest.approx(expected) for held in end.values)
-    assert all(
-        end.finished(rank, chunk) for rank in range(workers) for chunk, _ in enumerate(stage.columns)
-    )
+    assert all(end.finished(rank, chunk) for rank in range(workers) for chunk, _ in enumerate(stage.columns))
     assert max(story.totals["values_sent"]) >= story.totals["lower_bound_values"]
 
 

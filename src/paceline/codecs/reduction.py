@@ -15,6 +15,7 @@ from torch import Tensor
 from paceline.codecs.base import (
     Codec,
     Context,
+    CorruptMessage,
     Identity,
     Message,
     Reduction,
@@ -97,7 +98,8 @@ def check_finite(vector: Tensor, context: Context) -> None:
         part = vector[start:stop]
         bad = part[~part.isfinite()]
         if bad.numel():
-            raise NotFinite(f"the gradient of {name} has {bad.numel():,} elements that are {bad[0].item()}")
+            many = f"{bad.numel():,} of {part.numel():,} elements"
+            raise NotFinite(f"{many} of the gradient of {name} are {bad[0].item()}")
 
 
 def choose(codec: Codec, vector: Tensor, context: Context) -> Reduction:
@@ -147,9 +149,12 @@ def gathered_or_dense(codec: Codec, vector: Tensor, context: Context) -> Reducti
     own = torch.tensor([raw.numel()], device="cpu" if raw.is_meta else raw.device)
     lengths = [int(one) for one in (yield AllGather(own))]
     longest = max(lengths)
+    if min(lengths) < 0:
+        raise CorruptMessage(f"a message of {min(lengths)} bytes")
     if context.workers * longest > 2 * vector.nbytes:
         if context.memory is not None:
             context.memory.zero_()
+        codec.sent_whole(context)
         yield Sum(vector)
         return
     _forget(codec, message, context)
@@ -162,6 +167,12 @@ def _add_all(codec: Codec, received: Sequence[Tensor], vector: Tensor, context: 
     vector.zero_()
     for raw in received:
         codec.add(unpack(codec, raw, vector.dtype, context), vector, context)
+
+
+def _add_padded(codec: Codec, raw: Tensor, out: Tensor, context: Context) -> None:
+    """As ``Codec.add``, of a message that zeros make as long as the longest of them."""
+    bytes_ = message_bytes(codec, context.layout, out.dtype)
+    codec.add(unpack(codec, raw[:bytes_], out.dtype, context), out, context)
 
 
 def scattered(codec: Codec, second: Codec, vector: Tensor, context: Context) -> Reduction:
@@ -182,9 +193,10 @@ def scattered(codec: Codec, second: Codec, vector: Tensor, context: Context) -> 
     received = yield AllToAll(rows)
     where, part = chunks[rank]
     own = vector[where]
+    codec.sent_whole(part)
     for other, raw in enumerate(received):
         if other != rank:
-            codec.add(unpack(codec, raw, vector.dtype, part), own, part)
+            _add_padded(codec, raw, own, part)
     if part.memory is not None:
         torch.mul(own, 1 / part.share, out=part.memory)
     message = second.encode(own, part)
@@ -192,7 +204,7 @@ def scattered(codec: Codec, second: Codec, vector: Tensor, context: Context) -> 
     sums = yield AllGather(pack(message, _longest(second, vector, context)))
     vector.zero_()
     for raw, (where, part) in zip(sums, chunks, strict=True):
-        second.add(unpack(second, raw, vector.dtype, part), vector[where], part)
+        _add_padded(second, raw, vector[where], part)
 
 
 def exchange_all(asked: Asked) -> Answers:
@@ -219,16 +231,12 @@ def _sum_all(tensors: Sequence[Tensor]) -> None:
         tensor.copy_(first)
 
 
-def run_together(
-    programs: Sequence[Reduction], exchange: Callable[[Asked], Answers] = exchange_all
-) -> None:
+def run_together(programs: Sequence[Reduction], exchange: Callable[[Asked], Answers] = exchange_all) -> None:
     """Run the programs of all ranks, in one process, to their ends; what they exchange is handed over as it is."""
     asked = [next(program, None) for program in programs]
     while asked[0] is not None:
         answers = exchange(asked)
-        asked = [
-            _resume(program, answer) for program, answer in zip(programs, answers, strict=True)
-        ]
+        asked = [_resume(program, answer) for program, answer in zip(programs, answers, strict=True)]
     assert not any(asked), "all ranks exchange the same"
 
 

@@ -25,8 +25,8 @@ HOW: Mapping[str, str] = MappingProxyType(
         LENGTHS: "The data decide how long a message is, so lengths are exchanged first.",
         MESSAGES: "Messages cannot be summed on the way: each travels round a ring as it is, and every process adds up "
         "all of them.",
-        ENCODED_SUMS: "Messages cannot be summed on the way: process r sums chunk r for all (a reduce-scatter), encodes "
-        "the sum, and all gather these; what a process sends does not grow with the number of processes.",
+        ENCODED_SUMS: "Messages cannot be summed on the way: process r sums chunk r for all (a reduce-scatter), "
+        "encodes the sum, and all gather these; what a process sends does not grow with the number of processes.",
         DENSE_SUMS: "So many messages would be longer than the vectors: process r sums chunk r for all "
         "(a reduce-scatter), where equal indices meet, and sends it on as it is.",
     }
@@ -49,7 +49,9 @@ DECODED: Mapping[str, str] = MappingProxyType(
         DENSE_SUMS: "Every process has the sums of all chunks.",
     }
 )
-PREPARED = "The codec changes the gradients before the memory is added: momentum and clipping have their place here."
+PREPARED = (
+    "The codec changes the gradients before the memory is added: momentum and clipping have their place here."
+)
 ADDED = "Every process adds its error memory: what its messages have left out so far."
 
 
@@ -143,7 +145,9 @@ def scattered(turn: Turn) -> str:
     first = turn.messages[0]
     far = (first.target - first.source) % len(turn.after.cells)
     whom = "its right neighbour" if far == 1 else f"the process {far} to its right"
-    return f"Every process sends to {whom} the message of that one's chunk; the receiver decodes it and adds it."
+    return (
+        f"Every process sends to {whom} the message of that one's chunk; the receiver decodes it and adds it."
+    )
 
 
 def merged(turn: Turn, starts: Sequence[int]) -> tuple[Receipt, ...]:
@@ -156,8 +160,7 @@ def merged(turn: Turn, starts: Sequence[int]) -> tuple[Receipt, ...]:
         if "indices" in came.contents:
             places = [(int(index), int(index) - starts[m.start]) for index in came.contents["indices"]]
             sums = ", ".join(
-                f"{index}: {_sum([had[at], came.stands_for[at]])} = {number(has[at])}"
-                for index, at in places
+                f"{index}: {_sum([had[at], came.stands_for[at]])} = {number(has[at])}" for index, at in places
             )
         elif len(has) <= SPELLED:
             sums = f"sum({numbers(had)}, {numbers(came.stands_for)}) = {numbers(has)}"

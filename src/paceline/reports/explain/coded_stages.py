@@ -137,7 +137,9 @@ class CodedStages:
             parts=tuple(tuple(parts[of] if of == rank else () for of in ranks) for rank in ranks),
         )
         steps = tuple(
-            self._told(turn, words.passed_on(kind, own[0]), words.arrived(turn, kind), words.gathered(turn, kind))
+            self._told(
+                turn, words.passed_on(kind, own[0]), words.arrived(turn, kind), words.gathered(turn, kind)
+            )
             for turn in play(_ring(self._hosts), start, lambda _, new: new, lambda _: raws[0].nbytes)
         )
         columns = tuple(f"{words.COLUMNS.get(kind, 'chunk')} {rank}" for rank in ranks)
@@ -163,7 +165,9 @@ class CodedStages:
 
     def _check_encodings(self, expected: bool) -> None:
         if expected and not all(rank.encodings for rank in self._ranks):
-            raise UsageError("this codec has a reduction of its own, which does not send what it encodes: it cannot be shown")
+            raise UsageError(
+                "this codec has a reduction of its own, which does not send what it encodes: it cannot be shown"
+            )
 
     def _scatter(self, size: int) -> None:
         self._check_encodings(True)

@@ -44,7 +44,9 @@ def explain_encoded(
     request: ExplainRequest, limits: DisplayLimits, hosts: tuple[int, ...], schedule: Schedule
 ) -> Explanation:
     if request.op not in ("sum", "mean"):
-        raise UsageError(f"op {request.op} cannot be used with a codec, which is made for sums; choose sum or mean")
+        raise UsageError(
+            f"op {request.op} cannot be used with a codec, which is made for sums; choose sum or mean"
+        )
     spec, note = _for_few_values(request.codec)
     codec, workers = build_codec(spec), len(hosts)
     usual = LONGER if codec.varies or len(_layout(codec, LONGER).shapes[0]) > 1 else USUAL_LENGTH
@@ -71,7 +73,9 @@ def explain_encoded(
         if workers > 1:
             run_together([rank.program() for rank in ranks], stages.exchange)
     except NotFinite as error:
-        raise UsageError(f"these values are too large for 32-bit numbers: {error}; choose smaller ones") from error
+        raise UsageError(
+            f"these values are too large for 32-bit numbers: {error}; choose smaller ones"
+        ) from error
     _check_schedule(request, stages.kinds)
     stages.close()
     ends = [as_values(rank.vector) for rank in ranks]
@@ -87,7 +91,9 @@ def explain_encoded(
         segments=request.segments,
         about=(inspect.getdoc(type(codec)) or "").partition("\n")[0],
         how=words.how(stages.kinds, sentences.about(request.schedule)[0]),
-        opening=" ".join(filter(None, (_opening(workers, layout), note, words.HAVE_LEFT_OUT if stages.memories else ""))),
+        opening=" ".join(
+            filter(None, (_opening(workers, layout), note, words.HAVE_LEFT_OUT if stages.memories else ""))
+        ),
         stages=tuple(stages.made),
         result=ends[0],
         balance=balance,
@@ -127,11 +133,12 @@ def _sends_all_of(codec: Codec, values: Values, layout: Layout) -> bool:
     return torch.equal(codec.decode(codec.encode(vector, context), context), vector)
 
 
-def _opening(workers: int, layout: Layout) -> str:
+def _opening(workers: int, layout: Layout, *more: str) -> str:
     (shape,) = layout.shapes
     form = f", a matrix of {shape[0]} x {shape[1]}" if len(shape) > 1 else ""
     each = " each" if workers > 1 else ""
-    return f"{sentences.processes(workers)}, {counted(layout.elements, 'value')}{each}{form}."
+    first = f"{sentences.processes(workers)}, {counted(layout.elements, 'value')}{each}{form}."
+    return " ".join(filter(None, (first, *more)))
 
 
 def _check_schedule(request: ExplainRequest, kinds: Sequence[str]) -> None:
@@ -161,9 +168,7 @@ def _balance(stages: CodedStages, ranks: Sequence[ObservedRank]) -> dict[str, Va
         balance["memories before"] = _sum_of(stages.memories) * share
     balance["result"] = result
     after = memories(ranks)
-    balance["memories after" if after else "lost"] = (
-        _sum_of(after) * share if after else went_in - result
-    )
+    balance["memories after" if after else "lost"] = _sum_of(after) * share if after else went_in - result
     balance["identity"] = given
     noise = 1e-6 * max(float(one.abs().max()) for one in balance.values())
     return {name: as_values(one.where(one.abs() > noise, 0.0)) for name, one in balance.items()}

@@ -94,9 +94,7 @@ def count_messages(hosts: Sequence[int], messages: Sequence[ShownMessage]) -> di
     return {
         "messages": len(messages),
         "messages_between_hosts": sum(hosts[m.source] != hosts[m.target] for m in messages),
-        "bytes_sent": [
-            sum(m.bytes for m in messages if m.source == rank) for rank, _ in enumerate(hosts)
-        ],
+        "bytes_sent": [sum(m.bytes for m in messages if m.source == rank) for rank, _ in enumerate(hosts)],
     }
 
 
@@ -106,7 +104,8 @@ def _steps(schedule: Schedule, op: str, start: RankValues) -> Iterator[Explained
     held, workers = (start, *rounds)[-1], schedule.workers
     if op == "mean" and workers > 1:
         divided = tuple(
-            tuple(tuple(value / workers for value in numbers_in([cell])) for cell in row) for row in held.cells
+            tuple(tuple(value / workers for value in numbers_in([cell])) for cell in row)
+            for row in held.cells
         )
         yield ExplainedRound(
             phase=FINISH,

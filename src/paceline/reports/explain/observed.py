@@ -3,7 +3,6 @@
 from copy import copy
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from paceline.codecs.base import Codec, Context, Message, Reduction
@@ -51,7 +50,9 @@ class Encoding:
 
     def cell(self) -> Encoded:
         """Indices are those of the whole vector."""
-        contents = {name: as_values(one) for name, one in self.codec.contents(self.message, self.context).items()}
+        contents = {
+            name: as_values(one) for name, one in self.codec.contents(self.message, self.context).items()
+        }
         if "indices" in contents:
             contents["indices"] = tuple(index + self.context.start for index in contents["indices"])
         return Encoded(contents, as_values(self.stands_for()))

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -82,7 +82,7 @@ def explained_rounds(
 
 def in_chunks(rows: Sequence[Values], bounds: Sequence[int]) -> RankValues:
     """What ranks hold at first, in chunks with these bounds."""
-    spans = [slice(start, stop) for start, stop in zip(bounds, bounds[1:], strict=False)]
+    spans = [slice(start, stop) for start, stop in pairwise(bounds)]
     return RankValues(
         cells=tuple(tuple(row[span] for span in spans) for row in rows),
         parts=tuple(((rank,),) * len(spans) for rank in range(len(rows))),

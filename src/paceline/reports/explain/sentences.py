@@ -54,7 +54,7 @@ def numbers(values: Sequence[float]) -> str:
 
 
 def cell(held: Cell) -> str:
-    """Values, or a message: "3: 9.1, 5: -7", "scale 9.1: 127 -3", "mean 4.5: + - -"."""
+    """Values, or a message: "3: 9.1, 5: -7", "step 0.2: 127 -3", "mean 4.5: + - -"."""
     if not isinstance(held, Encoded):
         return numbers(held)
     contents = dict(held.contents)
@@ -151,7 +151,9 @@ def received(
         had, has = (numbers_in(state.cells[target][start:stop]) for state in (before, after))
         origin = ", ".join(f"p{message.source}" for message in some)
         what = column_words(start, stop, chunk_columns(len(before.cells[target])))
-        found.append(Receipt(target, f"p{target} receives {what} from {origin}{_arithmetic(op, some, had, has)}"))
+        found.append(
+            Receipt(target, f"p{target} receives {what} from {origin}{_arithmetic(op, some, had, has)}")
+        )
     return tuple(found)
 
 
