@@ -1,10 +1,11 @@
 """Sentences about encoded vectors, the same ones in the text, on the page and in the JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from paceline.reports.explain.document import Encoded, Receipt, ShownMessage, Values, numbers_in
+from paceline.reports.explain.observed import Encoding
 from paceline.reports.explain.playing import Turn
 from paceline.reports.explain.sentences import SPELLED, cell, number, numbers, rounds_and_messages
 from paceline.units import show_bytes
@@ -106,19 +107,21 @@ def divided(workers: int) -> str:
     return f"Every process divides by {workers}, so that the sum of all is the mean."
 
 
-def encoding(message: Encoded, *, has_memory: bool, in_chunks: bool) -> str:
-    many = "a message for each other process, of the chunk that this one sums" if in_chunks else "a message"
+def encoding(message: Encoded, *, has_memory: bool, parted: bool) -> str:
+    many = "a message for each other process, of the chunk that the other one sums" if parted else "a message"
     rest = "stays in the error memory" if has_memory else "is lost"
-    own = " Its own chunk a process need not encode." if in_chunks else ""
+    own = " Its own chunk a process need not encode." if parted else ""
     if "indices" in message.contents:
         return f"Every process makes {many}: what is in brackets, with its index; the rest {rest}.{own}"
-    return f"Every process makes {many}; 3 -> 5 is what that stands for, and the difference {rest}.{own}"
+    return f"Every process makes {many}: in 3 -> 5 it stands for 5, and the difference {rest}.{own}"
 
 
-def sends(rank: int, messages: Sequence[tuple[str, Encoded]], sizes: Sequence[int]) -> Receipt:
-    """Each message with whom it is for; and the bytes of all."""
-    words = ", ".join(f"{cell(message)}{whom}" for whom, message in messages)
-    return Receipt(rank, f"p{rank} encodes {words} ({_each(sizes)}{' each' if len(sizes) > 1 else ''})")
+def sends(rank: int, messages: Iterable[tuple[Encoding, str]]) -> Receipt:
+    """Each message with whom it is for; and the bytes of each."""
+    found = [*messages]
+    words = ", ".join(f"{cell(one.cell())}{whom}" for one, whom in found)
+    size = _each([one.bytes for one, _ in found])
+    return Receipt(rank, f"p{rank} encodes {words} ({size}{' each' if len(found) > 1 else ''})")
 
 
 def passed_on(kind: str, first: object) -> str:

@@ -23,7 +23,7 @@ from paceline.reports.explain.document import (
     Stage,
     numbers_in,
 )
-from paceline.reports.explain.observed import Encoding, ObservedRank, as_values
+from paceline.reports.explain.observed import ObservedRank, as_values
 from paceline.reports.explain.playing import Turn, explained_rounds, in_chunks, play
 
 
@@ -43,7 +43,7 @@ class CodedStages:
     def exchange(self, asked: Asked) -> Answers:
         if not self.made:
             self._sent = self.inputs = [rank.vector.clone() for rank in self._ranks]
-            self.made.append(_by_element(self.values, self._before()))
+            self.made.append(_by_element(self.values, self._before(isinstance(asked[0], AllToAll))))
         match asked[0]:
             case Sum():
                 return self._sum([one for one in asked if isinstance(one, Sum)])
@@ -69,7 +69,7 @@ class CodedStages:
             step = _step("keep the rest", words.kept(self.kinds), memories(self._ranks))
             self.made.append(_by_element(self.memories, [step], "error memory"))
 
-    def _before(self) -> Iterator[ExplainedRound]:
+    def _before(self, parted: bool) -> Iterator[ExplainedRound]:
         share, workers = self._ranks[0].context.share, len(self._ranks)
         rows = [rank.prepared / share for rank in self._ranks]
         if not all(map(torch.equal, rows, self.values)):
@@ -81,9 +81,10 @@ class CodedStages:
         if share != 1:
             yield _step(f"divide by {workers}", words.divided(workers), self.inputs)
         if all(rank.encodings for rank in self._ranks):
-            yield self._encode()
+            yield self._encode(parted)
 
-    def _encode(self) -> ExplainedRound:
+    def _encode(self, parted: bool) -> ExplainedRound:
+        """``parted``: the k-th message of a rank is for the k-th other one."""
         rows = [vector.clone() for vector in self.inputs]
         self._sent = [vector.clone() for vector in self.inputs]
         encoded, received = [], []
@@ -93,19 +94,14 @@ class CodedStages:
                 if not one.is_sparse:
                     rows[number][one.where] = one.stands_for()
             encoded.append(tuple(column for one in rank.encodings for column in one.columns))
-            sent = [(self._for_whom(one), one.cell()) for one in rank.encodings]
-            received.append(words.sends(number, sent, [one.bytes for one in rank.encodings]))
-        first = self._ranks[0].encodings[0]
-        sentence = words.encoding(
-            first.cell(), has_memory=bool(self.memories), in_chunks=bool(self._for_whom(first))
-        )
+            whom = [f" for p{other}" for other in self._others(number)] if parted else [""]
+            received.append(words.sends(number, zip(rank.encodings, whom, strict=True)))
+        first = self._ranks[0].encodings[0].cell()
+        sentence = words.encoding(first, has_memory=bool(self.memories), parted=parted)
         return _step("encode", sentence, rows, encoded=tuple(encoded), received=tuple(received))
 
-    def _for_whom(self, one: Encoding) -> str:
-        """Nobody in particular, or the process that sums this chunk."""
-        if one.where == slice(0, len(self.inputs[0])):
-            return ""
-        return f" for p{self._chunks().index(one.where)}"
+    def _others(self, number: int) -> list[int]:
+        return [other for other, _ in enumerate(self._ranks) if other != number]
 
     def _chunks(self) -> list[slice]:
         return [where for where, _ in self._ranks[0].context.chunks()]
@@ -145,13 +141,13 @@ class CodedStages:
         columns = tuple(f"{words.COLUMNS.get(kind, 'chunk')} {rank}" for rank in ranks)
         self._add(kind, Stage(title=words.TITLES[kind], columns=columns, start=start, steps=steps))
 
-    def _gathered(self, raws: Sequence[Tensor]) -> tuple[str, list[Cell], list[tuple[int, ...]]]:
+    def _gathered(self, raws: Sequence[Tensor]) -> tuple[str, list[Cell], Sequence[tuple[int, ...]]]:
         """What each rank brings, and whose values are in that."""
         alone, all_ranks = [(rank,) for rank in range(len(raws))], [tuple(range(len(raws)))] * len(raws)
         if raws[0].dtype != torch.uint8:
             return words.LENGTHS, [as_values(raw) for raw in raws], alone
-        self._check_encodings(words.SCATTER not in self.kinds)
         if words.SCATTER not in self.kinds:
+            self._check_encodings()
             return words.MESSAGES, [rank.encodings[-1].cell() for rank in self._ranks], alone
         if all(rank.encodings for rank in self._ranks):
             self.made.append(self._requantise())
@@ -163,21 +159,20 @@ class CodedStages:
         ]
         return words.DENSE_SUMS, list[Cell](dense), all_ranks
 
-    def _check_encodings(self, expected: bool) -> None:
-        if expected and not all(rank.encodings for rank in self._ranks):
+    def _check_encodings(self) -> None:
+        if not all(rank.encodings for rank in self._ranks):
             raise UsageError(
                 "this codec has a reduction of its own, which does not send what it encodes: it cannot be shown"
             )
 
     def _scatter(self, size: int) -> None:
-        self._check_encodings(True)
+        self._check_encodings()
         chunks = self._chunks()
         cells = []
-        for rank, vector in zip(self._ranks, self.inputs, strict=True):
-            sent = {(one.where.start, one.where.stop): one.cell() for one in rank.encodings}
-            cells.append(
-                tuple(sent.get((where.start, where.stop), as_values(vector[where])) for where in chunks)
-            )
+        for number, (rank, vector) in enumerate(zip(self._ranks, self.inputs, strict=True)):
+            held: list[Cell] = [one.cell() for one in rank.encodings]
+            held.insert(number, as_values(vector[chunks[number]]))
+            cells.append(tuple(held))
         start = RankValues(
             cells=tuple(cells), parts=tuple(((rank,),) * len(chunks) for rank in range(len(cells)))
         )

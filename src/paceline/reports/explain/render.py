@@ -10,6 +10,7 @@ from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from textwrap import wrap
 
 from rich.console import Console
 from rich.text import Text
@@ -33,31 +34,37 @@ def print_explanation(explanation: Explanation, console: Console) -> None:
 
 def explanation_lines(explanation: Explanation, width: int = PLAIN_WIDTH) -> Iterator[Text]:
     """The whole explanation, a line at a time; tables that are wider than ``width`` are cut into bands of columns."""
-    yield from _heading(explanation)
+    yield from _heading(explanation, width)
     said = ""
     for stage in explanation.stages:
         for step, table in zip(stage.steps, _tables(stage, width), strict=True):
             yield Text()
             yield Text(f"{stage.title}: {step.title}" if stage.title else step.title, STRONG)
             if step.sentence != said:
-                yield Text(step.sentence, QUIET)
+                yield from _prose(step.sentence, width)
                 said = step.sentence
             yield from table
             if step.progress:
-                yield Text(f"{GAP}{step.progress}", QUIET)
+                yield from _prose(step.progress, width, GAP)
     outcome = sentences.outcome(explanation.result, explanation.workers)
     yield Text()
     yield Text.assemble(("result", STRONG), f" ({explanation.op}): ", (outcome, FINISHED))
     yield from map(Text, explanation.summary[1:])
 
 
-def _heading(explanation: Explanation) -> Iterator[Text]:
+def _prose(text: str, width: int, indent: str = "", style: str = QUIET) -> Iterator[Text]:
+    for line in wrap(text, width, initial_indent=indent, subsequent_indent=indent):
+        yield Text(line, style)
+
+
+def _heading(explanation: Explanation, width: int) -> Iterator[Text]:
     hosts: dict[int, list[str]] = {}
     for rank, host in enumerate(explanation.hosts):
         hosts.setdefault(host, []).append(f"p{rank}")
     placing = "; ".join(f"host {host}: {', '.join(on)}" for host, on in hosts.items() if len(hosts) > 1)
     lines = (explanation.opening, explanation.about, explanation.how, placing)
-    yield from map(Text, filter(None, lines))
+    for line in filter(None, lines):
+        yield from _prose(line, width, style="")
     if explanation.steps:
         legend = f"[{TRAVELS}]\\[5][/] travels, [{CHANGED}]3 -> 5[/] changes, [{FINISHED}]9*[/] is finished"
         empty = any(not cell for cell in explanation.stages[0].start.cells[0])
