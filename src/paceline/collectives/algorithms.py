@@ -35,18 +35,6 @@ def _around(members: Ranks) -> tuple[Round, ...]:
     )
 
 
-def pairwise(hosts: Ranks) -> Schedule:
-    """TEMPORARY"""
-    ranks, workers = np.arange(len(hosts)), len(hosts)
-    rounds = list[Round]()
-    for far in range(1, workers):
-        target = (ranks + far) % workers
-        rounds.append(reducing("reduce-scatter", ranks, target, target, target + 1, 1))
-    for far in range(1, workers):
-        rounds.append(replacing("all-gather", ranks, (ranks + far) % workers, ranks, ranks + 1, 1))
-    return Schedule("pairwise", workers, workers, tuple(rounds))
-
-
 def tree(hosts: Ranks) -> Schedule:
     """The binomial tree: sums flow to rank 0 and the result flows back.
 

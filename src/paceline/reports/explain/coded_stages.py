@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from paceline.codecs.reduction import AllGather, AllToAll, Answers, Asked, Sum, exchange_all
-from paceline.collectives.algorithms import all_gather, pairwise
-from paceline.collectives.schedule import Ranks, Schedule, chunk_bounds
+from paceline.collectives.algorithms import all_gather
+from paceline.collectives.schedule import Ranks, Schedule, chunk_bounds, reducing
 from paceline.errors import UsageError
 from paceline.reports.explain import coded_sentences as words
 from paceline.reports.explain import sentences
 from paceline.reports.explain.document import (
     Cell,
     ExplainedRound,
+    ExplainedStage,
     RankValues,
     Receipt,
     ShownMessage,
-    Stage,
     numbers_in,
 )
 from paceline.reports.explain.observed import ObservedRank, as_values
@@ -31,7 +31,7 @@ class CodedStages:
     """Makes stages of what the programs of all ranks do; ``exchange`` carries out what they ask for."""
 
     def __init__(self, ranks: Sequence[ObservedRank], schedule: Schedule, hosts: Sequence[int]) -> None:
-        self.made: list[Stage] = []
+        self.made: list[ExplainedStage] = []
         self.kinds: list[str] = []
         """Of the exchanges, in the words of ``coded_sentences``."""
         self.values = self.inputs = [rank.vector / rank.context.share for rank in ranks]
@@ -120,7 +120,7 @@ class CodedStages:
         )
         title = asked[0].what or ("sum the vectors" if words.LENGTHS in self.kinds else "sum the messages")
         columns = sentences.chunk_columns(self._schedule.chunks)
-        self._add(words.SUM, Stage(title=title, columns=columns, start=start, steps=tuple(rounds)))
+        self._add(words.SUM, ExplainedStage(title=title, columns=columns, start=start, steps=tuple(rounds)))
         for tensor, row in zip(tensors, self.made[-1].states[-1].values, strict=True):
             tensor.copy_(torch.tensor(row))
         return [None] * len(asked)
@@ -139,7 +139,7 @@ class CodedStages:
             for turn in play(_ring(self._hosts), start, lambda _, new: new, lambda _: raws[0].nbytes)
         )
         columns = tuple(f"{words.COLUMNS.get(kind, 'chunk')} {rank}" for rank in ranks)
-        self._add(kind, Stage(title=words.TITLES[kind], columns=columns, start=start, steps=steps))
+        self._add(kind, ExplainedStage(title=words.TITLES[kind], columns=columns, start=start, steps=steps))
 
     def _gathered(self, raws: Sequence[Tensor]) -> tuple[str, list[Cell], Sequence[tuple[int, ...]]]:
         """What each rank brings, and whose values are in that."""
@@ -185,11 +185,13 @@ class CodedStages:
             steps.append(self._told(turn, words.scattered(turn), progress, received))
         columns = sentences.chunk_columns(len(chunks))
         title = "sum chunk r at process r"
-        self._add(words.SCATTER, Stage(title=title, columns=columns, start=start, steps=tuple(steps)))
+        self._add(
+            words.SCATTER, ExplainedStage(title=title, columns=columns, start=start, steps=tuple(steps))
+        )
         for rank in self._ranks:
             rank.encodings.clear()
 
-    def _requantise(self) -> Stage:
+    def _requantise(self) -> ExplainedStage:
         """Each rank encodes the sum of its chunk."""
         rest = "stays in its memory" if self.memories else "is lost"
         sums, after = [], []
@@ -205,7 +207,7 @@ class CodedStages:
             parts=parts,
         )
         start = RankValues(cells=tuple((one, (), ()) for one in sums), parts=parts)
-        return Stage(columns=("sum of its chunk", "message", rest), start=start, steps=(step,))
+        return ExplainedStage(columns=("sum of its chunk", "message", rest), start=start, steps=(step,))
 
     def _told(
         self, turn: Turn, sentence: str, progress: str, received: tuple[Receipt, ...]
@@ -222,7 +224,7 @@ class CodedStages:
             parts=turn.after.parts,
         )
 
-    def _add(self, kind: str, stage: Stage) -> None:
+    def _add(self, kind: str, stage: ExplainedStage) -> None:
         self.kinds.append(kind)
         self.made.append(stage)
 
@@ -257,9 +259,11 @@ def _step(
     )
 
 
-def _by_element(rows: Sequence[Tensor], steps: Iterable[ExplainedRound], title: str = "") -> Stage:
+def _by_element(rows: Sequence[Tensor], steps: Iterable[ExplainedRound], title: str = "") -> ExplainedStage:
     start = in_chunks([*map(as_values, rows)], range(len(rows[0]) + 1))
-    return Stage(title=title, columns=tuple(map(str, range(len(rows[0])))), start=start, steps=tuple(steps))
+    return ExplainedStage(
+        title=title, columns=tuple(map(str, range(len(rows[0])))), start=start, steps=tuple(steps)
+    )
 
 
 def _ring(hosts: Ranks) -> Schedule:
@@ -273,5 +277,9 @@ def _ring(hosts: Ranks) -> Schedule:
 
 
 def _reduce_scatter(hosts: Ranks) -> Schedule:
-    schedule = pairwise(hosts)
-    return replace(schedule, rounds=schedule.rounds[: len(schedule.rounds) // 2])
+    ranks, workers = np.arange(len(hosts)), len(hosts)
+    rounds = []
+    for far in range(1, workers):
+        target = (ranks + far) % workers
+        rounds.append(reducing("reduce-scatter", ranks, target, target, target + 1))
+    return Schedule("reduce-scatter", workers, workers, tuple(rounds))

@@ -84,7 +84,7 @@ class ExplainedRound(RankValues):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class ExplainedStage:
     """Rounds whose columns have the same meaning."""
 
     title: str = ""
@@ -111,7 +111,7 @@ class Explanation:
     about: str
     how: str
     opening: str
-    stages: tuple[Stage, ...]
+    stages: tuple[ExplainedStage, ...]
     result: Values
     agreed: Literal[True] = True
     """For readers of this schema: a schedule whose ranks end with different values is refused."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from paceline import specs
 from paceline.codecs import CODECS, build_codec
-from paceline.codecs.base import Codec, Context, Layout
+from paceline.codecs.base import Codec, Context, CorruptMessage, Layout
 from paceline.codecs.reduction import NotFinite, reduce, run_together
 from paceline.codecs.state import CodecState
 from paceline.collectives.schedule import Schedule, chunk_bounds
@@ -36,7 +36,7 @@ SMALL: Mapping[str, tuple[str, str]] = MappingProxyType(
     {"powersgd": ("rank", "1"), "random-k": ("ratio", "0.5"), "threshold": ("bound", "50")}
 )
 """Settings for a few values, where the user sets none: the usual ones would show nothing."""
-WITHOUT_SUMS = ("ring", "pairwise")
+WITHOUT_SUMS = ("ring",)
 """Schedules that go with messages which are not summed on the way."""
 
 
@@ -52,6 +52,8 @@ def explain_encoded(
     usual = LONGER if codec.varies or len(_layout(codec, LONGER).shapes[0]) > 1 else USUAL_LENGTH
     values = first_values(request, workers, max(usual, workers), WHOLE)
     limits.check(workers, length := len(values[0]))
+    if not torch.tensor(values).isfinite().all():
+        raise UsageError("these values are too large for 32-bit numbers: choose smaller ones")
     layout = _layout(codec, length)
     if _sends_all_of(codec, values[0], layout):
         values = first_values(request, workers, length, TENTHS)
@@ -72,7 +74,7 @@ def explain_encoded(
         stages = CodedStages(ranks, schedule, hosts)
         if workers > 1:
             run_together([rank.program() for rank in ranks], stages.exchange)
-    except NotFinite as error:
+    except (NotFinite, CorruptMessage) as error:
         raise UsageError(
             f"these values are too large for 32-bit numbers: {error}; choose smaller ones"
         ) from error

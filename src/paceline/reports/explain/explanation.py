@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
+from paceline.codecs import check_codec
 from paceline.collectives import build_schedule
 from paceline.collectives.schedule import Schedule, chunk_bounds, pipelined
 from paceline.collectives.traffic import lower_bound_bytes
@@ -12,18 +13,15 @@ from paceline.errors import UsageError, unknown
 from paceline.reports.explain import sentences
 from paceline.reports.explain.document import (
     ExplainedRound,
+    ExplainedStage,
     Explanation,
     RankValues,
     ShownMessage,
-    Stage,
     Values,
     numbers_in,
 )
 from paceline.reports.explain.playing import ELEMENT, OPERATIONS, explained_rounds, in_chunks
 from paceline.reports.explain.request import DisplayLimits, ExplainRequest, first_values, host_of_each
-
-FINISH = "finish"
-"""The phase in which every rank divides its own result, without messages."""
 
 
 def explain(request: ExplainRequest, limits: DisplayLimits) -> Explanation:
@@ -33,13 +31,14 @@ def explain(request: ExplainRequest, limits: DisplayLimits) -> Explanation:
     hosts = host_of_each(request, limits)
     schedule = pipelined(whole := build_schedule(request.schedule, hosts), request.segments)
     if request.codec != "identity":
+        check_codec(request.codec)
         from paceline.reports.explain.encoded import explain_encoded  # it needs torch
 
         return explain_encoded(request, limits, hosts, schedule)
     values = _small_values(request, len(hosts), schedule.chunks)
     limits.check(len(hosts), length := len(values[0]))
     start = in_chunks(values, chunk_bounds(length, schedule.chunks).tolist())
-    stage = Stage(
+    stage = ExplainedStage(
         columns=sentences.chunk_columns(schedule.chunks),
         start=start,
         steps=tuple(_steps(schedule, request.op, start)),
@@ -108,7 +107,7 @@ def _steps(schedule: Schedule, op: str, start: RankValues) -> Iterator[Explained
             for row in held.cells
         )
         yield ExplainedRound(
-            phase=FINISH,
+            phase="finish",
             title=f"divide by {workers}",
             sentence=f"Every process divides what it holds by {workers}: the sum becomes the mean.",
             cells=divided,

@@ -20,7 +20,7 @@ from paceline.reports.explain.document import (
 )
 
 Combine = Callable[[float, float], float]
-Size = Callable[[Sequence[Cell]], int]
+MessageSize = Callable[[Sequence[Cell]], int]
 """Bytes of a message of these cells."""
 
 OPERATIONS: Mapping[str, Combine] = MappingProxyType(
@@ -45,7 +45,7 @@ def as_float32(cells: Sequence[Cell]) -> int:
     return ELEMENT * len(numbers_in(cells))
 
 
-def play(schedule: Schedule, start: RankValues, combine: Combine, size: Size) -> Iterator[Turn]:
+def play(schedule: Schedule, start: RankValues, combine: Combine, size: MessageSize) -> Iterator[Turn]:
     held = start
     for phase, group in groupby(schedule.each_round(), key=lambda turn: turn.phase):
         rounds = list(group)
@@ -63,7 +63,7 @@ def explained_rounds(
     start: RankValues,
     numbers: Iterator[int],
     combine: Combine | None = None,
-    size: Size = as_float32,
+    size: MessageSize = as_float32,
 ) -> Iterator[ExplainedRound]:
     """The rounds of a schedule that reduces numbers, in words."""
     for turn in play(schedule, start, combine or OPERATIONS[op], size):
@@ -89,7 +89,7 @@ def in_chunks(rows: Sequence[Values], bounds: Sequence[int]) -> RankValues:
     )
 
 
-def _messages(turn: Round, held: RankValues, size: Size) -> Iterator[ShownMessage]:
+def _messages(turn: Round, held: RankValues, size: MessageSize) -> Iterator[ShownMessage]:
     columns = (column.tolist() for column in turn.columns)
     for source, target, start, stop, reduces in zip(*columns, strict=True):
         sent = held.cells[source][start:stop]

@@ -18,7 +18,7 @@ from rich.text import Text
 from paceline.errors import UsageError
 from paceline.records.files import replacing
 from paceline.reports.explain import sentences
-from paceline.reports.explain.document import ExplainedRound, Explanation, RankValues, Stage
+from paceline.reports.explain.document import ExplainedRound, ExplainedStage, Explanation, RankValues
 
 PLAIN_WIDTH = 120
 """Columns of a page that is no terminal."""
@@ -74,7 +74,7 @@ def _heading(explanation: Explanation, width: int) -> Iterator[Text]:
         yield Text.from_markup(legend)
 
 
-def _tables(stage: Stage, width: int) -> Iterator[list[Text]]:
+def _tables(stage: ExplainedStage, width: int) -> Iterator[list[Text]]:
     """A table a round: what each rank held, sent, and made of what it received.
 
     Columns are as wide in every round, so that rounds can be compared. Remarks are beside the rows or, where some
@@ -114,12 +114,12 @@ def _bands(widths: Sequence[int], width: int) -> Iterator[range]:
             start = stop
 
 
-def _shown(stage: Stage) -> list[list[list[str]]]:
+def _shown(stage: ExplainedStage) -> list[list[list[str]]]:
     """What is in each cell, by state, rank and column."""
     return [[[sentences.cell(cell) for cell in row] for row in state.cells] for state in stage.states]
 
 
-def _grids(stage: Stage) -> list[list[list[Text]]]:
+def _grids(stage: ExplainedStage) -> list[list[list[Text]]]:
     """The cells of each round, by rank and column."""
     shown, states = _shown(stage), stage.states
     columns = zip(*(row for state in shown[:-1] for row in state), strict=True)
@@ -158,7 +158,7 @@ def _encoded(step: ExplainedRound, rank: int) -> Sequence[int]:
     return step.encoded[rank] if step.encoded else ()
 
 
-def _remarks(stage: Stage, step: ExplainedRound) -> list[str]:
+def _remarks(stage: ExplainedStage, step: ExplainedRound) -> list[str]:
     """What each rank sends and receives: "sends chunk 0 -> p1,  receives chunk 3 from p3: max(1, 8) = 8"."""
     targets: list[dict[str, list[str]]] = [{} for _ in step.cells]
     for message in step.messages:

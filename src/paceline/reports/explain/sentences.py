@@ -43,7 +43,7 @@ def about(schedule: str) -> tuple[str, str]:
 def number(value: float) -> str:
     """A value as people write it, with four digits where it is no whole number: 5, 2.5, 4.667, 1e+20."""
     if not 1e-3 <= abs(value) < 1e15:
-        return f"{value + 0:.4g}"
+        return f"{value + 0:.3g}"
     decimals = min(4, max(2, 3 - floor(log10(abs(value)))))
     return f"{value:.{decimals}f}".rstrip("0").rstrip(".")
 
