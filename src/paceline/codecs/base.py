@@ -149,6 +149,11 @@ class Codec(ABC):
         """Add ``alpha`` times what a message stands for to ``out``."""
         out.add_(self.decode(message, context), alpha=alpha)
 
+    def write(self, message: Message, out: Tensor, context: Context) -> None:
+        """Overwrite ``out`` with what a message stands for."""
+        out.zero_()
+        self.add(message, out, context)
+
     def contents(self, message: Message, context: Context) -> dict[str, Tensor]:  # noqa: ARG002
         """What a message holds, by name, for people who want to see it; ``indices`` are those of elements."""
         if len(message) == 1:
