@@ -161,6 +161,12 @@ class Codec(ABC):
         out.zero_()
         self.add(message, out, context)
 
+    def contents(self, message: Message, context: Context) -> dict[str, Tensor]:  # noqa: ARG002
+        """What a message holds, by name, for people who want to see it; ``indices`` are those of elements."""
+        if len(message) == 1:
+            return {"values": message[0]}
+        return {f"part {place}": tensor for place, tensor in enumerate(message, start=1)}
+
     def at(self, round: int) -> "Codec":  # noqa: A002, ARG002
         """The codec as it is in this round, where the length of its messages changes during a run."""
         return self

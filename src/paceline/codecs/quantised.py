@@ -67,6 +67,9 @@ class Blockwise(Codec):
         for part, levels, step in self._unpacked(message, context, out.dtype):
             out[part].add_(levels.mul_(step).view(-1), alpha=alpha)
 
+    def contents(self, message: Message, context: Context) -> dict[str, Tensor]:
+        return {"step": message[0], "levels": self.levels(message[1], context.layout.elements)}
+
     def levels(self, packed: Tensor, count: int) -> Tensor:
         """As 8-bit numbers; CorruptMessage for what no encoder makes."""
         raise NotImplementedError
@@ -177,6 +180,9 @@ class Sign(Blockwise):
             rows = vector[part].view(blocks.stop - blocks.start, -1)
             torch.sum(rows.abs().mul_(1 / rows.shape[1]), dim=1, out=means[blocks])
         return means, pack_bits(_negative(vector), 1)
+
+    def contents(self, message: Message, context: Context) -> dict[str, Tensor]:
+        return {"mean": message[0], "signs": self.levels(message[1], context.layout.elements)}
 
     def packed_length(self, count: int) -> int:
         return packed_length(count, 1)
