@@ -1,5 +1,7 @@
 """Bytes that no encoder made: from another version, or from an attacker."""
 
+from contextlib import suppress
+
 import pytest
 import torch
 from codec_helpers import SPECS, context_of, draw_vector, layout_of
@@ -47,10 +49,8 @@ def test_random_bytes_are_refused_or_are_a_finite_vector(spec, seed, few):
     generator = torch.Generator().manual_seed(seed)
     where = torch.randint(raw.numel(), (3,), generator=generator) if few else slice(None)
     raw[where] = torch.randint(256, raw[where].shape, generator=generator, dtype=torch.uint8)
-    try:
+    with suppress(CorruptMessage):
         assert from_bytes(codec, raw, context).isfinite().all()
-    except CorruptMessage:
-        pass
 
 
 @pytest.mark.parametrize("spec", SPECS)

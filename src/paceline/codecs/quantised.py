@@ -28,7 +28,9 @@ class Half(Codec):
     sums: ClassVar[bool] = True
 
     def encode(self, vector: Tensor, context: Context) -> Message:
-        sent = vector.to(torch.bfloat16 if self.format == "bf16" else torch.float16, copy=True)
+        if self.format == "bf16":
+            return (vector.to(torch.bfloat16),)
+        sent = vector.to(torch.float16, copy=True)
         most = 0.99 * torch.finfo(sent.dtype).max / context.workers  # so that no sum is infinite
         return (sent.clamp_(-most, most),)
 
@@ -38,7 +40,13 @@ class Half(Codec):
 
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
         check_message(message, context.layout.elements)
-        out.add_(message[0], alpha=alpha)
+        # Torch adds elements of another type twenty times as slowly as it converts them.
+        for part, narrow in zip(out.split(PIECE), message[0].split(PIECE), strict=True):
+            part.add_(narrow.to(out.dtype), alpha=alpha)
+
+    def write(self, message: Message, out: Tensor, context: Context) -> None:
+        check_message(message, context.layout.elements)
+        out.copy_(message[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +59,12 @@ class Blockwise(Codec):
 
     def decode(self, message: Message, context: Context) -> Tensor:
         out = blank(message, context)
+        self.write(message, out, context)
+        return out
+
+    def write(self, message: Message, out: Tensor, context: Context) -> None:
         for part, levels, step in self._unpacked(message, context, out.dtype):
             torch.mul(levels, step, out=out[part].view_as(levels))
-        return out
 
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
         for part, levels, step in self._unpacked(message, context, out.dtype):
@@ -63,6 +74,9 @@ class Blockwise(Codec):
     def largest(self) -> int:
         """The largest level."""
         return 1
+
+    def contents(self, message: Message, context: Context) -> dict[str, Tensor]:
+        return {"step": message[0], "levels": self.levels(message[1], context.layout.elements)}
 
     def levels(self, packed: Tensor, count: int) -> Tensor:
         """As 8-bit numbers; CorruptMessage for what no encoder makes."""
@@ -180,6 +194,9 @@ class Sign(Blockwise):
             rows = vector[part].view(blocks.stop - blocks.start, -1)
             torch.sum(rows.abs().mul_(1 / rows.shape[1]), dim=1, out=means[blocks])
         return means, pack_bits(_negative(vector), 1)
+
+    def contents(self, message: Message, context: Context) -> dict[str, Tensor]:
+        return {"mean": message[0], "signs": self.levels(message[1], context.layout.elements)}
 
     def packed_length(self, count: int) -> int:
         return packed_length(count, 1)

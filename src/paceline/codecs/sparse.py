@@ -41,6 +41,9 @@ class Sparse(Codec):
         _check_indices(indices, context.layout.elements)
         out.index_add_(0, indices, values.to(out.dtype), alpha=alpha)
 
+    def contents(self, message: Message, context: Context) -> dict[str, Tensor]:  # noqa: ARG002
+        return {"indices": message[1], "values": message[0]}
+
     def sent(self, message: Message, context: Context) -> int:
         """The number of elements that are sent; the message may tell."""
         raise NotImplementedError
@@ -155,6 +158,9 @@ class RandomK(Codec):
         check_message(message, kept(context.layout.elements, self.ratio))
         indices = self._indices(out, context)
         out.index_add_(0, indices, message[0].to(out.dtype), alpha=alpha)
+
+    def contents(self, message: Message, context: Context) -> dict[str, Tensor]:
+        return {"indices": self._indices(message[0], context), "values": message[0]}
 
     def _indices(self, vector: Tensor, context: Context) -> Tensor:
         length = context.layout.elements
