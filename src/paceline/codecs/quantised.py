@@ -41,7 +41,7 @@ class Half(Codec):
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
         check_message(message, context.layout.elements)
         # Torch adds elements of another type twenty times as slowly as it converts them.
-        for part, narrow in zip(out.split(PIECE), message[0].split(PIECE), strict=True):
+        for part, narrow in zip(torch.split(out, PIECE), torch.split(message[0], PIECE), strict=True):
             part.add_(narrow.to(out.dtype), alpha=alpha)
 
     def write(self, message: Message, out: Tensor, context: Context) -> None:
