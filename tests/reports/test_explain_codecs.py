@@ -176,7 +176,9 @@ def test_messages_that_sum_go_by_every_schedule(schedule):
 
 @pytest.mark.parametrize("spec", ["top-k", "int8", "sign", "dgc"])
 def test_messages_that_do_not_sum_go_round_a_ring(spec):
-    with pytest.raises(UsageError, match=r"schedule 'tree' cannot be used .* choose ring, or .*half"):
+    with pytest.raises(
+        UsageError, match=r"schedule 'tree' cannot be used .* choose ring or pairwise, or .*half"
+    ):
         told(spec, "tree")
     with pytest.raises(UsageError, match="segments 2 cannot be used with codec"):
         told(spec, segments=2)

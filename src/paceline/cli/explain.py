@@ -47,7 +47,7 @@ def explain(
         values: What each process begins with, one row per process: '5 2 9 1; 3 8 4 7'.
         length: Without --values: values per process
             (default: as many as processes, or as chunks; with a codec 8; at most 64, with --json 256).
-        seed: Decides the random values (default 1): 1 to 9, or to twice the processes; with a codec -9.9 to 9.9.
+        seed: Decides the random values (default 1): 1 to 9, or to twice the processes; with a codec -28 to 28.
         segments: Number of segments that are pipelined through the schedule (default 1, at most 8).
         html: Write a page that steps forward and back to this file.
         as_json: One JSON document instead of text.
