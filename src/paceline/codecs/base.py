@@ -208,6 +208,13 @@ class Identity(Codec):
         out.add_(message[0], alpha=alpha)
 
 
+def blank(message: Message, context: Context) -> Tensor:
+    """A vector for what a message stands for, of zeros."""
+    if not message:
+        raise CorruptMessage("a message of nothing")
+    return message[0].new_zeros(context.layout.elements)
+
+
 def check_message(message: Message, *lengths: int) -> None:
     """Raise CorruptMessage unless the tensors have these lengths and no element that is not finite."""
     found = tuple(tensor.numel() for tensor in message)

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Context, CorruptMessage, Message, Reduction, check_message
+from paceline.codecs.base import Codec, Context, CorruptMessage, Message, Reduction, blank, check_message
 from paceline.codecs.reduction import Sum
 from paceline.specs.ranges import from_1_to
 
@@ -61,7 +61,7 @@ class PowerSGD(Codec):
         return first, second
 
     def decode(self, message: Message, context: Context) -> Tensor:
-        out = message[0].new_zeros(context.layout.elements)
+        out = blank(message, context)
         self.add(message, out, context)
         return out
 

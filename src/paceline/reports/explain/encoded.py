@@ -36,7 +36,7 @@ SMALL: Mapping[str, tuple[str, str]] = MappingProxyType(
     {"powersgd": ("rank", "1"), "random-k": ("ratio", "0.5"), "threshold": ("bound", "50")}
 )
 """Settings for a few values, where the user sets none: the usual ones would show nothing."""
-WITHOUT_SUMS = ("ring",)
+WITHOUT_SUMS = ("ring", "pairwise")
 """Schedules that go with messages which are not summed on the way."""
 
 
