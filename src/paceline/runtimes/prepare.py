@@ -154,20 +154,21 @@ def check_strategy(settings: Settings, strategy: Strategy) -> None:
             f"rank 0's buffers are sent at every step, and {name} lets workers differ in steps; "
             "choose the average of the buffers"
         )
-    _check_codec(settings, strategy)
+    check_codec_use(settings.codec, settings.strategy, settings.collective)
 
 
-def _check_codec(settings: Settings, strategy: Strategy) -> None:
-    codec, name = build_codec(settings.codec), f"codec {settings.codec!r}"
-    if codec.has_momentum and not _sends_gradients(strategy):
+def check_codec_use(spec: str, strategy: str, collective: str = NATIVE) -> None:
+    """Refuse a codec that cannot go with the strategy or the collective."""
+    codec, name = build_codec(spec), f"codec {spec!r}"
+    if codec.has_momentum and not _sends_gradients(build_strategy(strategy)):
         raise UsageError(
-            f"{name} adds momentum to gradients, and workers of strategy {settings.strategy!r} send differences of "
+            f"{name} adds momentum to gradients, and workers of strategy {strategy!r} send differences of "
             f"parameters; choose {_names(CODECS, lambda one: not build_codec(one).has_momentum)}, or one of the "
             f"strategies {_names(STRATEGIES, lambda one: _sends_gradients(build_strategy(one)))}"
         )
-    if settings.collective != NATIVE and not codec.sums:
+    if collective != NATIVE and not codec.sums:
         raise UsageError(
-            f"collective {settings.collective} cannot be used with {name}, whose messages are gathered and not summed; "
+            f"collective {collective} cannot be used with {name}, whose messages are gathered and not summed; "
             f"leave it out, or choose {_names(CODECS, lambda one: build_codec(one).sums)}"
         )
 
