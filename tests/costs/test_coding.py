@@ -13,9 +13,11 @@ from paceline.codecs import CODECS, build_codec
 from paceline.codecs.base import Layout, message_bytes
 from paceline.codecs.reduction import AllGather, AllToAll, Sum, reduce
 from paceline.codecs.state import CodecState
+from paceline.costs import coding
 from paceline.costs.coding import CodecCosts, CodedExchange, CodedReduction, MemoryRate
 from paceline.costs.collectives import AllReduceCosts
 from paceline.costs.topology import Topology
+from paceline.costs.trace.meta import RULES, meta_result
 from paceline.costs.trace.recorder import OperatorRecorder
 from paceline.costs.trace.trace import without_values
 
@@ -84,6 +86,27 @@ def test_a_few_ranks_tell_what_all_of_them_cost(spec) -> None:
         assert found.seconds == pytest.approx(moved)
 
 
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_rules_give_what_the_kernels_of_torch_give(spec, monkeypatch) -> None:
+    """A wrong shape or stride would surface operators later, as a copy that nobody makes."""
+
+    def look(result):
+        if isinstance(result, tuple | list):
+            return [look(one) for one in result]
+        return (result.shape, result.stride(), result.dtype) if isinstance(result, torch.Tensor) else result
+
+    def both(function, args, kwargs):
+        result = meta_result(function, args, kwargs)
+        if function._opname in RULES and not function._opname.endswith("_"):
+            assert look(result) == look(function(*args, **kwargs)), function
+        return result, 0.0
+
+    monkeypatch.setattr(coding, "without_values", both)
+    layout = Layout(("a", "b"), ((30, 17), (901,)))  # of its own, so that nothing is known yet
+    for workers in (2, 5):
+        coded(spec, workers, layout)
+
+
 @given(st.sampled_from(SPECS), st.integers(1, 5000), st.integers(2, 40))
 @settings(max_examples=60, deadline=None)
 def test_any_vector_among_any_number_of_workers_has_a_price(spec, elements, workers) -> None:
@@ -107,7 +130,7 @@ def test_any_vector_among_any_number_of_workers_has_a_price(spec, elements, work
 def test_the_bytes_of_a_whole_model_are_the_codecs(spec, ratio) -> None:
     message = CodecCosts(codec=build_codec(spec)).message(LAYOUT, torch.float32)
     assert message.size == message_bytes(build_codec(spec), LAYOUT, torch.float32)
-    assert message.size == pytest.approx(ratio * SIZE, rel=2e-3)
+    assert message.size == pytest.approx(ratio * SIZE, rel=0.02)
 
 
 def test_powersgd_sees_the_matrices() -> None:
@@ -117,9 +140,9 @@ def test_powersgd_sees_the_matrices() -> None:
 
 
 def test_encoding_takes_at_least_reading_the_gradient_and_more_where_more_is_done() -> None:
-    # Half reads 4 bytes and writes 2 an element; int8 goes over them several times.
+    # Half reads 4 bytes, writes 2 and limits these; int8 goes over them several times.
     half, int8 = (CodecCosts(codec=build_codec(spec), timed=MemoryRate(1.0)) for spec in ("half", "int8"))
-    assert half.message(LAYOUT, torch.float32).encode == pytest.approx(1.5 * SIZE)
+    assert half.message(LAYOUT, torch.float32).encode == pytest.approx(2.5 * SIZE)
     assert int8.message(LAYOUT, torch.float32).encode > 4 * SIZE
 
 

@@ -91,6 +91,20 @@ def test_all_elements_are_the_whole_gradient(out: Path) -> None:
     assert not saved(out, "identity", 0, 12)["state"]
 
 
+def facts(out: Path, name: str, rank: int = 0) -> dict:
+    return json.loads((out / f"{name}-{rank}.json").read_text())
+
+
+def test_a_codec_without_use_is_told(out: Path) -> None:
+    told = "codec top-k:ratio=1 was not used: strategy "
+    assert any(note.startswith(told) for note in facts(out, "own-none")["told"])
+    assert not facts(out, "own-mean")["told"]
+
+
+def test_a_worker_without_samples_sends_what_it_has_kept(out: Path) -> None:
+    assert torch.equal(params(out, "leftover", 0, 9), params(out, "leftover", 1, 9))
+
+
 def counted(program: Reduction, sent: list[int]) -> Iterator:
     """Add the bytes that one of two ranks sends."""
     answer = None
@@ -148,10 +162,21 @@ def test_bytes_of_differences_are_those_that_the_programs_yield(out: Path, name:
     assert steps == [0, 0, 0, sum(sent)] * 3
 
 
+@pytest.mark.parametrize("op", ["mean", "sum"])
+def test_a_strategy_that_reduces_gradients_itself_sends_messages(out: Path, op: str) -> None:
+    assert torch.equal(params(out, f"own-{op}", 0), params(out, f"own-{op}", 1))
+    torch.testing.assert_close(params(out, f"own-{op}"), params(out, "identity"), rtol=1e-5, atol=1e-6)
+    sent = [ring_bytes(CONTROL * 4, 2)] if op == "mean" else []
+    first, second = (compressor.reduce_whole_gradient(0.5) for _, compressor in pair_of("top-k:ratio=1"))
+    run_together([counted(first, sent), second])
+    steps = [record.sent for record in read_events(run_of(out, f"own-{op}").events(0)) if record.is_step]
+    assert steps == [sum(sent)] * 12
+
+
 def test_bytes_recorded_are_the_bytes_on_the_sockets(out: Path) -> None:
     for name in ("wide", "wide-top-k"):
-        facts = json.loads((out / f"{name}-0.json").read_text())
-        assert facts["acknowledged"] == pytest.approx(facts["totals"][0]["sent"], rel=0.02), name
+        found = facts(out, name)
+        assert found["acknowledged"] == pytest.approx(found["totals"][0]["sent"], rel=0.02), name
 
 
 def test_rounds_of_seconds_agree_on_what_is_sent(out: Path) -> None:
@@ -164,7 +189,7 @@ def test_rounds_of_seconds_agree_on_what_is_sent(out: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["shm", "gloo"])
 def test_a_worker_that_is_left_notices(out: Path, backend: str) -> None:
-    told = [json.loads((out / f"left-{backend}-{rank}.json").read_text())["error"] for rank in range(2)]
+    told = [facts(out, f"left-{backend}", rank)["error"] for rank in range(2)]
     assert told[0] == "scripted failure at step 5"
     assert "rank 0 has left" in told[1] or "peer" in told[1]
 

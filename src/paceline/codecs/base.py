@@ -156,6 +156,11 @@ class Codec(ABC):
         """Add ``alpha`` times what a message stands for to ``out``."""
         out.add_(self.decode(message, context), alpha=alpha)
 
+    def write(self, message: Message, out: Tensor, context: Context) -> None:
+        """Overwrite ``out`` with what a message stands for."""
+        out.zero_()
+        self.add(message, out, context)
+
     def at(self, round: int) -> "Codec":  # noqa: A002, ARG002
         """The codec as it is in this round, where the length of its messages changes during a run."""
         return self

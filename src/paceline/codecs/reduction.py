@@ -129,8 +129,7 @@ def summed(codec: Codec, vector: Tensor, context: Context) -> Reduction:
     for tensor in message:
         yield Sum(tensor)
     if message[0].data_ptr() != vector.data_ptr() or vector.is_meta:
-        vector.zero_()
-        codec.add(message, vector, context)
+        codec.write(message, vector, context)
 
 
 def gathered(codec: Codec, vector: Tensor, context: Context) -> Reduction:
