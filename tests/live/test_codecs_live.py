@@ -208,7 +208,6 @@ def test_a_gradient_that_is_not_finite_ends_the_run_in_a_sentence(tmp_path: Path
     assert "Traceback" not in done.stderr
 
 
-PLAIN = ("--optimizer", "sgd:momentum=0")
 TRAIN = (
     "train",
     "--model",
@@ -222,20 +221,28 @@ TRAIN = (
 )
 
 
-@pytest.mark.parametrize("workers", ["1", "3"])
-def test_the_mean_of_the_memories_goes_on_with_other_workers(tmp_path: Path, workers: str) -> None:
-    first = (
-        tmp_path
-        / run_json(*TRAIN, "--codec", "dgc:ratio=0.1", *PLAIN, "-i", "20", cwd=tmp_path)["run"]["folder"]
-    )
+@pytest.mark.parametrize(
+    ("workers", "options"),
+    [
+        ("3", ("--codec", "dgc:ratio=0.1", "--optimizer", "sgd:momentum=0")),
+        ("1", ("--codec", "int8:memory=error", "--strategy", "local-sgd:period=4")),
+    ],
+)
+def test_the_mean_of_what_was_kept_goes_on_with_other_workers(
+    tmp_path: Path, workers: str, options: tuple[str, ...]
+) -> None:
+    first = tmp_path / run_json(*TRAIN, *options, "-i", "20", cwd=tmp_path)["run"]["folder"]
     before = [checkpoints_of(RunFolder(first)).load(20, rank)["state"] for rank in range(2)]
     told = run_paceline("reshard", str(first), "--workers", workers, "--runs", "new", cwd=tmp_path).stderr
     assert f"with {workers} worker" in told
     (made,) = (tmp_path / "new").iterdir()
     for rank in range(int(workers)):
         after = checkpoints_of(RunFolder(made)).load(20, rank)["state"]
-        for key in ("codec.memory", "codec.momentum"):
-            torch.testing.assert_close(after[key], (before[0][key] + before[1][key]) / 2, msg=key)
+        assert after.keys() == before[0].keys()
+        for key, tensor in after.items():
+            mean = sum(state[key] for state in before) / 2
+            torch.testing.assert_close(tensor, mean.to(tensor.dtype), msg=key)
+    assert after.get("codec.rounds", torch.tensor([5])) == 5
     run_json("train", "--resume", str(made), "--workers", workers, "-i", "40", cwd=tmp_path)
     rows = [json.loads(line)["test_loss"] for line in (made / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == 4

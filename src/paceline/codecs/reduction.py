@@ -169,7 +169,7 @@ def _add_all(codec: Codec, received: Sequence[Tensor], vector: Tensor, context: 
 
 def _add_padded(codec: Codec, raw: Tensor, out: Tensor, context: Context) -> None:
     """As ``Codec.add``, of a message that zeros make as long as the longest of them."""
-    bytes_ = message_bytes(codec, context.layout, out.dtype)
+    bytes_ = message_bytes(codec, context.layout, out.dtype, out.device)
     codec.add(unpack(codec, raw[:bytes_], out.dtype, context), out, context)
 
 
