@@ -41,7 +41,7 @@ MISTAKES = {
         "or choose half, identity, powersgd or random-k"
     ),
     "train --codec dgc --strategy local-sgd": "or one of the strategies all-reduce, async, ps or ssp",
-    "train --codec dgc": "has momentum too; choose an optimizer without, such as --optimizer sgd:momentum=0",
+    "train --codec dgc": "has momentum too; choose an optimizer without, such as sgd:momentum=0",
     "train --codec dgc --optimizer adam": "the Adam of job 'digits-cnn' has momentum too",
     "simulate --codec int8:bits=1": "bits=1 is out of range",
     "train --strategy ''": "unknown strategy ''; choose one of: ",

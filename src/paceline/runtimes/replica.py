@@ -261,5 +261,5 @@ def check_momentum(job: StepDefinition, codec: str) -> None:
     if has_momentum(optimizer):
         raise UsageError(
             f"codec {codec!r} adds momentum to gradients in place of the optimizer, and the {type(optimizer).__name__} "
-            f"of job {job.name!r} has momentum too; choose an optimizer without, such as --optimizer sgd:momentum=0"
+            f"of job {job.name!r} has momentum too; choose an optimizer without, such as sgd:momentum=0"
         )

@@ -73,7 +73,14 @@ class PacelineModel:
     progress: ShowProgress = lambda _: None
 
     def __post_init__(self) -> None:
-        for name in ("setup", "step", "bounds", "memory", "at_its_speed", "coding_by"):  # whose answers are kept
+        for name in (
+            "setup",
+            "step",
+            "bounds",
+            "memory",
+            "at_its_speed",
+            "coding_by",
+        ):  # whose answers are kept
             object.__setattr__(self, name, cache(getattr(self, name)))
 
     @property
