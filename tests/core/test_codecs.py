@@ -13,7 +13,7 @@ from codec_helpers import (
     layouts,
     weighted_sum,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline import specs
@@ -30,6 +30,7 @@ def test_every_codec_of_the_table_is_tested():
 
 
 @pytest.mark.parametrize("spec", SPECS)
+@settings(max_examples=40)
 @given(
     layout=layouts, workers=st.integers(1, 5), seed=st.integers(0, 99), dtype=dtypes, rounds=st.integers(1, 3)
 )
@@ -65,6 +66,7 @@ def _momentum(ranks, gradients):
 
 
 @pytest.mark.parametrize("spec", EXACT)
+@settings(max_examples=40)
 @given(layout=layouts, workers=st.integers(1, 4), seed=st.integers(0, 99), dtype=dtypes)
 def test_at_full_rate_nothing_is_lost(spec, layout, workers, seed, dtype):
     gradients = [draw_vector(layout.elements, seed + rank, dtype=dtype) for rank in range(workers)]
@@ -74,6 +76,7 @@ def test_at_full_rate_nothing_is_lost(spec, layout, workers, seed, dtype):
 
 
 @pytest.mark.parametrize("spec", SPECS)
+@settings(max_examples=40)
 @given(layout=layouts, size=st.sampled_from([*SIZES]), seed=st.integers(0, 99), dtype=dtypes)
 def test_messages_are_as_long_as_said_and_come_back_from_bytes(spec, size, layout, seed, dtype):
     """A prediction counts message_bytes; were they not what encode makes, it would be wrong for every run."""
@@ -102,6 +105,7 @@ def test_messages_are_as_long_as_said_and_come_back_from_bytes(spec, size, layou
 
 
 @pytest.mark.parametrize("spec", SPECS)
+@settings(max_examples=40)
 @given(count=st.integers(0, 40), seed=st.integers(0, 99))
 def test_a_vector_that_is_not_contiguous_is_sent_as_its_copy(spec, count, seed):
     codec, wide = build_codec(spec), draw_vector(3 * count, seed)

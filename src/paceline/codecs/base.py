@@ -161,6 +161,12 @@ class Codec(ABC):
         out.zero_()
         self.add(message, out, context)
 
+    def contents(self, message: Message, context: Context) -> dict[str, Tensor]:  # noqa: ARG002
+        """What a message holds, by name, for people who want to see it; ``indices`` are those of elements."""
+        if len(message) == 1:
+            return {"values": message[0]}
+        return {f"part {place}": tensor for place, tensor in enumerate(message, start=1)}
+
     def at(self, round: int) -> "Codec":  # noqa: A002, ARG002
         """The codec as it is in this round, where the length of its messages changes during a run."""
         return self
@@ -200,6 +206,13 @@ class Identity(Codec):
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
         check_message(message, context.layout.elements)
         out.add_(message[0], alpha=alpha)
+
+
+def blank(message: Message, context: Context) -> Tensor:
+    """A vector for what a message stands for, of zeros."""
+    if not message:
+        raise CorruptMessage("a message of nothing")
+    return message[0].new_zeros(context.layout.elements)
 
 
 def check_message(message: Message, *lengths: int) -> None:

@@ -1,7 +1,7 @@
 """What a codec costs: its own code, run on meta tensors, tells what it exchanges and which operators it calls."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,6 +32,16 @@ class CodedExchange(NamedTuple):
     size: int
     """Bytes of the tensor that is summed, of what all ranks get, or of what each other rank gets."""
     element: int
+
+
+def exchange_of(asked: Sum | AllGather | AllToAll) -> CodedExchange:
+    match asked:
+        case Sum(tensor):
+            return CodedExchange("sum", tensor.nbytes, tensor.itemsize)
+        case AllGather(vector):
+            return CodedExchange("all-gather", vector.nbytes, vector.itemsize)
+        case AllToAll(vectors):
+            return CodedExchange("all-to-all", vectors[0].nbytes, vectors[0].itemsize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,19 +202,16 @@ def _taken(recorder: OperatorRecorder) -> list[Operator]:
 
 def _exchanges(program: Reduction, shown: int) -> Iterator[CodedExchange]:
     """Run a program as if every rank had given the same as this one."""
-    answer: list[Tensor] | None = None
+    answer: Sequence[Tensor] | None = None
     with suppress(StopIteration):
         while True:
-            match program.send(answer):
-                case Sum(tensor=tensor):
-                    answer = None
-                    yield CodedExchange("sum", tensor.nbytes, tensor.itemsize)
-                case AllGather(vector=vector):
-                    answer = [vector] * shown
-                    yield CodedExchange("all-gather", vector.nbytes, vector.itemsize)
-                case AllToAll(vectors=vectors):
-                    answer = list(vectors)
-                    yield CodedExchange("all-to-all", vectors[0].nbytes, vectors[0].itemsize)
+            asked = program.send(answer)
+            answer = None
+            if isinstance(asked, AllGather):
+                answer = [asked.vector] * shown
+            elif isinstance(asked, AllToAll):
+                answer = asked.vectors
+            yield exchange_of(asked)
 
 
 @lru_cache(maxsize=4096)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from paceline.records.files import to_document
 from paceline.records.servers import Updated
 from paceline.reports.explain import sentences
-from paceline.reports.explain.explanation import DRAWN, FINISH, ExplainRequest, explain
+from paceline.reports.explain.explanation import explain
 from paceline.reports.explain.render import explanation_lines
+from paceline.reports.explain.request import DRAWN, ExplainRequest
 from paceline.reports.text import aligned, counted, percent
 from paceline.reports.timeline import distance_to_sequential, sequential_updates, timeline_text
 from paceline.studies.scenarios.scenario import Answer
@@ -159,8 +160,7 @@ def render_explanation(request: Answer) -> RenderedAnswer:
     story = explain(ExplainRequest(**request), DRAWN)
     phases = [
         counted(len(list(steps)), f"{phase} round")
-        for phase, steps in groupby(story.steps, key=lambda step: step.phase)
-        if phase != FINISH
+        for phase, steps in groupby(filter(lambda step: step.round, story.steps), key=lambda step: step.phase)
     ]
     words = (
         f"{sentences.processes(story.workers)} take {', then '.join(phases) or 'no round'}; "

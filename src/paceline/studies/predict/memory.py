@@ -118,9 +118,9 @@ def _coding_bytes(setup: Setup) -> float:
         pushes = coded_pushes(coding, shape, setup.servers)
         return kept + max(one.held for one in pushes)
     layout, element, bucket = shape.layout, shape.dtype.itemsize, setup.pattern.bucket
-    if bucket is None:
+    if not setup.program.replicated:
         kept += shape.size * element  # the parameters as they were after the last exchange
-    else:
+    if bucket is not None:
         buckets = plan_buckets(shape.parameters, element, bucket, bucket)
         largest = max(buckets, key=lambda one: one.stop - one.start)
         layout = layout.between(largest.start, largest.stop)
