@@ -66,7 +66,7 @@ class ByHand(PacelineModel):
     exchange: Callable[[int], float]
     sample: float = 1.0
     shape: ClassVar[JobShape] = JobShape(
-        name="hand", layout=Layout.of_vectors(10), train_samples=1, test_samples=1
+        name="hand", layout=Layout.of_vectors(1000), train_samples=1, test_samples=1
     )
 
     def coding_by(self, spec: str) -> CodecCosts:

@@ -154,15 +154,15 @@ def check_strategy(settings: Settings, strategy: Strategy) -> None:
             f"rank 0's buffers are sent at every step, and {name} lets workers differ in steps; "
             "choose the average of the buffers"
         )
-    check_codec_use(settings.codec, settings.strategy, settings.collective)
+    check_pairs(settings.codec, settings.strategy, settings.collective)
 
 
-def check_codec_use(spec: str, strategy: str, collective: str = NATIVE) -> None:
-    """Refuse a codec that cannot go with the strategy or the collective."""
-    codec, name = build_codec(spec), f"codec {spec!r}"
-    if codec.has_momentum and not _sends_gradients(build_strategy(strategy)):
+def check_pairs(codec_spec: str, strategy_spec: str, collective: str) -> None:
+    """Refuse a codec that does not go with a strategy or a collective."""
+    codec, strategy, name = build_codec(codec_spec), build_strategy(strategy_spec), f"codec {codec_spec!r}"
+    if codec.has_momentum and not _sends_gradients(strategy):
         raise UsageError(
-            f"{name} adds momentum to gradients, and workers of strategy {strategy!r} send differences of "
+            f"{name} adds momentum to gradients, and workers of strategy {strategy_spec!r} send differences of "
             f"parameters; choose {_names(CODECS, lambda one: not build_codec(one).has_momentum)}, or one of the "
             f"strategies {_names(STRATEGIES, lambda one: _sends_gradients(build_strategy(one)))}"
         )

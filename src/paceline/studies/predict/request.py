@@ -11,7 +11,7 @@ from paceline.clusters.cluster import Backend
 from paceline.collectives import NATIVE, check_collective
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
-from paceline.runtimes.prepare import check_codec_use
+from paceline.runtimes.prepare import check_pairs
 from paceline.runtimes.settings import MOST_SERVERS
 from paceline.strategies import build_strategy
 from paceline.strategies.base import Strategy
@@ -195,7 +195,7 @@ class PredictRequest:
             return
         for spec, strategy in zip(self.strategies, self.built, strict=True):
             for codec in self.codecs:
-                check_codec_use(codec, spec, NATIVE if strategy.served else self.collective)
+                check_pairs(codec, spec, NATIVE if strategy.served else self.collective)
 
 
 def check_counts(workers: tuple[int, ...]) -> None:
