@@ -58,7 +58,7 @@ SETTINGS = {name: training(name, codec) for name, codec in {**GRADIENTS, **DIFFE
         for op in ("mean", "sum", "none")
     },
     "leftover": settings("leftover", codec="top-k:ratio=0.1", batch_sizes=(16, 16), iterations=9),
-    "wide": settings("wide", codec="int8", iterations=4),
+    "wide": settings("wide", codec="int8", iterations=4, slow={1: 4.0}),
     "wide-top-k": settings("wide", codec="top-k:ratio=0.2", iterations=4),
     "seconds": settings(
         "plain",

@@ -230,6 +230,10 @@ def test_bytes_recorded_are_the_bytes_on_the_sockets(out: Path) -> None:
         assert found["acknowledged"] == pytest.approx(found["totals"][0]["sent"], rel=0.02), name
 
 
+def test_messages_travel_behind_a_slow_backward(out: Path) -> None:
+    assert facts(out, "wide")["totals"][1]["typical"]["hidden"] > 0
+
+
 def test_rounds_of_seconds_agree_on_what_is_sent(out: Path) -> None:
     """If this failed, workers with different clocks would draw different indices, and add up other elements."""
     (last,) = run_of(out, "seconds").checkpoints.glob("step-*")

@@ -69,7 +69,7 @@ class ByHand(PacelineModel):
     plain: Callable[[int], float] | None = None
     """The exchange without a codec."""
     shape: ClassVar[JobShape] = JobShape(
-        name="hand", layout=Layout.of_vectors(10), train_samples=1, test_samples=1
+        name="hand", layout=Layout.of_vectors(1000), train_samples=1, test_samples=1
     )
 
     @property

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,6 +65,7 @@ def explain(
 
 
 def _show(request: dict[str, Any], html: Path | None, as_json: bool) -> None:
+    from paceline.records.files import to_document
     from paceline.reports.explain.explanation import explain as explain_collective
     from paceline.reports.explain.render import print_explanation, write_page
     from paceline.reports.explain.request import DRAWN, WRITTEN, ExplainRequest
@@ -76,7 +76,7 @@ def _show(request: dict[str, Any], html: Path | None, as_json: bool) -> None:
         write_page(explanation, html)
         sys.stderr.write(f"wrote {html}: open it in a browser\n")
     if as_json:
-        print(json.dumps(asdict(explanation)))  # noqa: T201
+        print(json.dumps(to_document(explanation)))  # noqa: T201
     elif html is None:
         print_explanation(explanation, Console(highlight=False))
 

@@ -179,14 +179,18 @@ def _traced(codec: Codec, layout: Layout, dtype: torch.dtype, workers: int, show
             shown=shown,
         )
         vector = torch.empty(layout.elements, dtype=dtype, device="meta")
-        codec.reduce(vector, context)  # finds lengths of messages, which are kept
+        for one in (
+            () if codec.sums else (codec, Identity())
+        ):  # lengths of messages are found once, by encoding
+            for part in (layout, context.chunks()[0][1].layout):
+                message_kinds(one, part, dtype, vector.device)
         known = message_kinds.cache_info().misses
         recorder.phase = "forward"
         for exchange in _exchanges(reduce(codec, vector, context), shown):
             exchanges.append(exchange)
             operators.append(_taken(recorder))
         operators.append(_taken(recorder))
-    if message_kinds.cache_info().misses > known:  # by encoding, which is no part of the program
+    if message_kinds.cache_info().misses > known:
         return _traced.__wrapped__(codec, layout, dtype, workers, shown)
     held = max((one.held for found in operators for one in found), default=0)
     return _Traced(tuple(exchanges), tuple(map(Counter, operators)), held)

@@ -19,6 +19,7 @@ from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.job import Job, Traceable
 from paceline.jobs.sharding import Shards
+from paceline.runtimes.prepare import check_pairs
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import build_strategy
 from paceline.studies.predict.compute import (
@@ -126,6 +127,8 @@ class PacelineModel:
         )
 
     def check(self) -> None:
+        for strategy in self.strategies if self.request.cost_model == "paceline" else ():
+            check_pairs(self.request.codec, strategy, self.request.collective)
         if self.request.epochs is not None and self.epoch_samples is None:
             raise UsageError(f"epochs {self.request.epochs} of how many samples? give samples")
         if not 1 <= self.batch <= MOST_BATCH:
