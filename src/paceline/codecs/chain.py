@@ -10,7 +10,7 @@ from paceline.codecs.reduction import AllGather, AllToAll, Sum, choose
 
 @dataclass(frozen=True, kw_only=True)
 class Chain(Codec):
-    """Send the floats of the first codec's messages as the second one sends them."""
+    """Send what the first codec makes of a vector, its floats as the second one sends them."""
 
     first: Codec
     second: Codec
