@@ -117,8 +117,9 @@ class CodecCosts:
 
     def state_bytes(self, layout: Layout, dtype: torch.dtype) -> int:
         """What a worker keeps from round to round."""
+        # Outside of a trace torch would import its compiler.
         state, _ = trace_function(lambda: _state(self.codec, layout, dtype))
-        return sum(one.nbytes for one in state.values())
+        return sum(one.numel() * dtype.itemsize for one in state.values())
 
 
 UNCODED = CodecCosts()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from paceline.codecs import CODECS, build_codec
+from paceline.codecs import CODECS, build_codec, each_link
 from paceline.codecs.base import Codec, Identity
 from paceline.collectives import NATIVE
 from paceline.errors import UsageError
@@ -81,7 +81,8 @@ class Prepared(Generic[J_co]):
         kept = {"error": "with error memory", "none": "without error memory"}[self.codec.memory]
         if self.settings.workers == 1 and not self.servers:
             kept = "unused: one worker sends nothing"
-        return f"{shorten(self.settings.codec, CODECS)} {kept}"
+        short = each_link(self.settings.codec, lambda link: shorten(link, CODECS))
+        return f"{short} {kept}"
 
 
 def prepare(settings: Settings) -> Prepared[Job]:
