@@ -82,6 +82,8 @@ class Context:
     The memory is in the units of the gradient, so that the mean of all ranks' memories means something.
     """
     seed: int = 0
+    second: "Codec | None" = None
+    """What sends the floats of a message, where a chain does; None sends them as they are."""
 
     @property
     def memory(self) -> Tensor | None:
@@ -96,6 +98,12 @@ class Context:
     @property
     def own_seed(self) -> int:
         return _mix(self.shared_seed, self.rank + 1, 0)
+
+    def arriving(self, floats: Tensor) -> Tensor:
+        """A vector of a message, rounded to what the receiver will get of it."""
+        if self.second is None:
+            return floats
+        return self.second.encode(floats, self)[0].to(floats.dtype)
 
     def chunks(self) -> list[tuple[slice, "Context"]]:
         """One part of the vector for each rank; sizes differ by at most one. Only elementwise state goes along."""

@@ -38,11 +38,11 @@ class PowerSGD(Codec):
 
     def reduce(self, vector: Tensor, context: Context) -> Reduction:
         """P is summed, together with all that is no matrix, and made orthogonal; then Q is summed."""
-        first = self._first(vector, context)
+        first = context.arriving(self._first(vector, context))
         own = self._rest(first, context).clone()
         yield Sum(first, "P = M Q, with the Q of the step before")
         left = _orthogonal(self._factors(first, context, 0))
-        second = self._second(vector, left, context)
+        second = context.arriving(self._second(vector, left, context))
         if context.memory is not None:
             self._add(left, second, own, context.memory, context, -1 / context.share)
         if left:

@@ -117,7 +117,9 @@ class CodecCosts:
 
     def state_bytes(self, layout: Layout, dtype: torch.dtype) -> int:
         """What a worker keeps from round to round."""
-        return sum(one.numel() * dtype.itemsize for one in _state(self.codec, layout, dtype).values())
+        # Outside of a trace torch would import its compiler.
+        state, _ = trace_function(lambda: _state(self.codec, layout, dtype))
+        return sum(one.numel() * dtype.itemsize for one in state.values())
 
 
 UNCODED = CodecCosts()
@@ -179,14 +181,17 @@ def _traced(codec: Codec, layout: Layout, dtype: torch.dtype, workers: int, show
             shown=shown,
         )
         vector = torch.empty(layout.elements, dtype=dtype, device="meta")
-        codec.reduce(vector, context)  # finds lengths of messages, which are kept
+        if not codec.sums:  # lengths of messages are found once, by encoding
+            for part in (layout, context.chunks()[0][1].layout):
+                message_kinds(codec, part, dtype, vector.device)
+                message_kinds(Identity(), part, dtype, vector.device)
         known = message_kinds.cache_info().misses
         recorder.phase = "forward"
         for exchange in _exchanges(reduce(codec, vector, context), shown):
             exchanges.append(exchange)
             operators.append(_taken(recorder))
         operators.append(_taken(recorder))
-    if message_kinds.cache_info().misses > known:  # by encoding, which is no part of the program
+    if message_kinds.cache_info().misses > known:
         return _traced.__wrapped__(codec, layout, dtype, workers, shown)
     held = max((one.held for found in operators for one in found), default=0)
     return _Traced(tuple(exchanges), tuple(map(Counter, operators)), held)

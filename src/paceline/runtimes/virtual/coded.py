@@ -1,14 +1,13 @@
 """A codec in virtual time: what its reductions cost and, where gradients are computed, the reductions themselves."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
 
 from paceline.codecs.base import Codec, Reduction
-from paceline.codecs.reduction import NotFinite, run_together
+from paceline.codecs.reduction import Answers, Asked, NotFinite, exchange_all, run_together
 from paceline.collectives.traffic import Bucket, plan_buckets
 from paceline.costs.coding import CodedExchange, CodedReduction, exchange_of
 from paceline.costs.collectives import AllReduceCosts, add_traffic
@@ -95,7 +94,13 @@ def _run(workers: Sequence[Node], bucket: Bucket) -> list[CodedExchange]:
         for worker, weight in zip(workers, weights, strict=True)
     ]
     found: list[CodedExchange] = []
-    run_together([_noted(programs[0], found), *programs[1:]])
+
+    def exchange(asked: Asked) -> Answers:
+        assert asked[0] is not None
+        found.append(exchange_of(asked[0]))
+        return exchange_all(asked)
+
+    run_together(programs, exchange)
     return found
 
 
@@ -117,12 +122,3 @@ def _refusing(worker: Node, program: Reduction) -> Reduction:
     except NotFinite as error:
         me = worker.me
         raise worker.replica.diverged(f"on rank {me.rank} {error}", me.clock + 1) from error
-
-
-def _noted(program: Reduction, found: list[CodedExchange]) -> Reduction:
-    answer = None
-    with suppress(StopIteration):
-        while True:
-            asked = program.send(answer)
-            found.append(exchange_of(asked))
-            answer = yield asked
