@@ -217,10 +217,10 @@ class Identity(Codec):
 
 
 def blank(message: Message, context: Context) -> Tensor:
-    """A vector for what a message stands for, of zeros."""
+    """Memory for what a message stands for."""
     if not message:
         raise CorruptMessage("a message of nothing")
-    return message[0].new_zeros(context.layout.elements)
+    return message[0].new_empty(context.layout.elements)
 
 
 def check_message(message: Message, *lengths: int) -> None:

@@ -32,7 +32,7 @@ class Sparse(Codec):
 
     def decode(self, message: Message, context: Context) -> Tensor:
         out = blank(message, context)
-        self.add(message, out, context)
+        self.write(message, out, context)
         return out
 
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
@@ -151,7 +151,7 @@ class RandomK(Codec):
 
     def decode(self, message: Message, context: Context) -> Tensor:
         out = blank(message, context)
-        self.add(message, out, context)
+        self.write(message, out, context)
         return out
 
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
