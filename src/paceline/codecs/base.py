@@ -106,9 +106,7 @@ class Context:
     def _part(self, start: int, stop: int) -> "Context":
         length = self.layout.elements
         state = {name: one[start:stop] for name, one in self.state.items() if one.numel() == length}
-        return replace(
-            self, layout=Layout.of_vector(stop - start), state=state, start=self.start + start
-        )
+        return replace(self, layout=Layout.of_vector(stop - start), state=state, start=self.start + start)
 
 
 def _mix(*numbers: int) -> int:
@@ -156,6 +154,10 @@ class Codec(ABC):
     def at(self, round: int) -> "Codec":  # noqa: A002, ARG002
         """The codec as it is in this round, where the length of its messages changes during a run."""
         return self
+
+    def without_memory(self) -> "Codec":
+        """For vectors whose error needs no memory, because the sender knows what the receiver has."""
+        return replace(self, memory="none")
 
     def initial_state(self, shape: Shape, seed: int) -> dict[str, Tensor]:  # noqa: ARG002
         """What each rank keeps for a parameter of this shape besides the error memory: vectors, by name."""

@@ -52,8 +52,7 @@ class PowerSGD(Codec):
         """For one receiver: P, Q and all that is no matrix, one after the other."""
         matrices, others = self._take_apart(vector, context)
         left = [
-            _orthogonal(matrix @ start)
-            for matrix, start in zip(matrices, self._starts(context), strict=True)
+            _orthogonal(matrix @ start) for matrix, start in zip(matrices, self._starts(context), strict=True)
         ]
         right = [matrix.T @ one for matrix, one in zip(matrices, left, strict=True)]
         self._keep(right, context)
@@ -79,7 +78,9 @@ class PowerSGD(Codec):
 
     def _take_apart(self, vector: Tensor, context: Context) -> tuple[list[Tensor], list[Tensor]]:
         matrices, others = [], []
-        for part, shape in zip(vector.split([*map(prod, context.layout.shapes)]), context.layout.shapes, strict=True):
+        for part, shape in zip(
+            vector.split([*map(prod, context.layout.shapes)]), context.layout.shapes, strict=True
+        ):
             if self._is_thinner(shape):
                 matrices.append(part.view(shape[0], -1))
             else:
@@ -98,8 +99,9 @@ class PowerSGD(Codec):
         return [one.view(-1, self.rank) for one in parts]
 
     def _keep(self, right: Sequence[Tensor], context: Context) -> None:
+        """A column of zeros, of a gradient of zeros, is not kept: from it none but zeros would ever come."""
         for kept, new in zip(self._kept(context), right, strict=True):
-            kept.copy_(new)
+            kept.copy_(torch.where(new.any(dim=0), new, kept))
 
     def _forget(self, left: Sequence[Tensor], right: Sequence[Tensor], context: Context) -> None:
         """Subtract from the memory what this rank sends: P times its own Q', and all that is no matrix."""

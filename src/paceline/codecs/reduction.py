@@ -110,9 +110,7 @@ def _gathered_bytes(codec: Codec, vector: Tensor, context: Context) -> int:
 
 
 def _scattered_bytes(codec: Codec, second: Codec, vector: Tensor, context: Context) -> int:
-    return (context.workers - 1) * (
-        _longest(codec, vector, context) + _longest(second, vector, context)
-    )
+    return (context.workers - 1) * (_longest(codec, vector, context) + _longest(second, vector, context))
 
 
 def _longest(codec: Codec, vector: Tensor, context: Context) -> int:
@@ -200,9 +198,7 @@ def run_together(programs: Sequence[Reduction]) -> None:
     asked = [next(program, None) for program in programs]
     while asked[0] is not None:
         answers = _exchange(asked)
-        asked = [
-            _resume(program, answer) for program, answer in zip(programs, answers, strict=True)
-        ]
+        asked = [_resume(program, answer) for program, answer in zip(programs, answers, strict=True)]
     assert not any(asked), "all ranks exchange the same"
 
 

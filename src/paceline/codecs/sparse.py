@@ -80,6 +80,10 @@ class DGC(TopK):
         ratio = max(self.ratio, 0.25**stage)
         return DGC(ratio=ratio, momentum=self.momentum, clip=self.clip)
 
+    def without_memory(self) -> Codec:
+        """Top-k alone: momentum is of gradients."""
+        return TopK(ratio=self.ratio, memory="none")
+
     def initial_state(self, shape: tuple[int, ...], seed: int) -> dict[str, Tensor]:  # noqa: ARG002
         return {"momentum": torch.zeros(shape).view(-1)}
 

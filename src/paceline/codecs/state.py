@@ -63,7 +63,9 @@ class CodecState:
         tensor = self._tensors[PREFIX + name]
         if tensor.numel() == self.layout.elements:
             return tensor[start:stop]
-        whole = [place for place in range(len(sizes)) if start <= offsets[place] and offsets[place + 1] <= stop]
+        whole = [
+            place for place in range(len(sizes)) if start <= offsets[place] and offsets[place + 1] <= stop
+        ]
         if not whole:
             return tensor[:0]
         return tensor[sum(sizes[: whole[0]]) : sum(sizes[: whole[-1] + 1])]

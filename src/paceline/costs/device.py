@@ -9,7 +9,13 @@ from typing import Protocol
 
 import torch
 
-from paceline.codecs.base import Codec, elements
+from paceline.codecs.base import Codec
+
+
+def elements(shapes):
+    return sum(map(prod, shapes))
+
+
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.trace import Trace, trace_function
 from paceline.records.spans import StepBreakdown

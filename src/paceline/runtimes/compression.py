@@ -54,8 +54,6 @@ class Compressor:
         me, reference = self._me, self._me.state[REFERENCE]
         share = share or 1 / me.workers
         difference: Tensor = (me.params - reference).mul_(share)
-        yield from reduce(
-            self.codec, difference, self._state.context(0, me.params.numel(), me.clock, share)
-        )
+        yield from reduce(self.codec, difference, self._state.context(0, me.params.numel(), me.clock, share))
         reference.add_(difference)
         me.params.copy_(reference)

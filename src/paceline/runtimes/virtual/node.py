@@ -10,6 +10,7 @@ from paceline.costs.stated import GradientTimes
 from paceline.records.servers import ServerTotals
 from paceline.records.spans import KINDS, Span, StepRecord, TimeLedger
 from paceline.runtimes.envelope import Envelope
+from paceline.runtimes.served_compression import PlainMessages
 from paceline.runtimes.session import Ending, Session
 from paceline.runtimes.virtual.timeline import Interval
 from paceline.strategies.effects import AllReduce, Broadcast, BucketedMean, Gradient, Peer, Program, Receive
@@ -105,6 +106,8 @@ class Node:
     program: Program
     replica: Any = None
     """The Replica or ParameterShard that computes; None where only time is simulated."""
+    messages: PlainMessages = field(default_factory=PlainMessages)
+    """How what it sends is encoded, and what it receives decoded."""
     session: Session | None = None
     ledger: StepLedger = field(default_factory=StepLedger)
     answer: Any = None

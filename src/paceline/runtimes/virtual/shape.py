@@ -4,15 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
-from typing import Any, ClassVar, Self
+from math import prod
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
+from paceline.codecs.base import Codec, Context, Identity, Layout, Message
+from paceline.codecs.base import message_bytes as codec_bytes
 from paceline.collectives.traffic import Bucket
 from paceline.costs.device import UNCOMPRESSED, Compression
 from paceline.jobs.job import Job
-from paceline.strategies.messages import Push, message_bytes
+from paceline.runtimes.compression import layout_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +23,8 @@ class JobShape:
     """All that time depends on: the sizes of the parameters, of the buffers and of the data."""
 
     name: str
-    parameters: tuple[int, ...]
-    """Elements of each trainable parameter, in order."""
+    layout: Layout
+    """Of the trainable parameters."""
     dtype: torch.dtype = torch.float32
     buffers: int = 0
     train_samples: int
@@ -40,7 +43,7 @@ class JobShape:
         trained = [p for p in model.parameters() if p.requires_grad]
         return cls(
             name=job.name,
-            parameters=tuple(p.numel() for p in trained),
+            layout=layout_of(model),
             dtype=trained[0].dtype if trained else torch.float32,
             buffers=sum(b.numel() for b in model.buffers() if b.dtype == torch.float32),
             train_samples=len(job.train),
@@ -49,19 +52,13 @@ class JobShape:
         )
 
     @property
+    def parameters(self) -> tuple[int, ...]:
+        """Elements of each trainable parameter, in order."""
+        return tuple(map(prod, self.layout.shapes))
+
+    @property
     def size(self) -> int:
-        return sum(self.parameters)
-
-    def message_bytes(self, message: Any) -> int:
-        """Bytes of a message; a gradient travels as the codec makes it."""
-        whole = message_bytes(message)
-        if not isinstance(message, Push):
-            return whole
-        size = message.grad.nbytes
-        return whole - size + self.compression.message(size, message.grad.itemsize)
-
-    def coding(self, message: Any) -> float:
-        return self.compression.coding(message.grad.nbytes) if isinstance(message, Push) else 0.0
+        return self.layout.elements
 
     def filled(self, buckets: Sequence[Bucket]) -> tuple[float, ...]:
         """The part of backward after which each bucket may start: it is full, and so are those before it.
@@ -89,6 +86,9 @@ class SizeOnlyTensor(Tensor):
 
     add_ = sub_ = mul_ = div_ = zero_ = copy_ = _unchanged
 
+    def new_zeros(self, *_: Any, **__: Any) -> Tensor:
+        return self.clone()
+
     def clone(self, *_: Any, **__: Any) -> Tensor:
         """Another object: what is sent is told apart by identity."""
         return sizes_only(self.numel(), self.dtype)
@@ -105,3 +105,30 @@ def sizes_only(elements: int, dtype: torch.dtype = torch.float32) -> Tensor:
 def _split(elements: int, dtype: torch.dtype, sections: int) -> tuple[Tensor, ...]:
     split = torch.empty(elements, device="meta").tensor_split(sections)
     return tuple(sizes_only(part.numel(), dtype) for part in split)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeOnlyCodec(Codec):
+    """Stands for a codec where nothing is computed: its messages only have a size."""
+
+    codec: Codec
+    memory: Literal["none"] = "none"  # type: ignore[assignment]
+
+    def encode(self, vector: Tensor, context: Context) -> Message:
+        return (sizes_only(codec_bytes(self.codec, context.layout, vector.dtype), torch.uint8),)
+
+    def decode(self, message: Message, context: Context) -> Tensor:
+        return sizes_only(context.layout.elements, message[0].dtype)
+
+    def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
+        pass
+
+    def at(self, round: int) -> Codec:  # noqa: A002
+        return SizeOnlyCodec(codec=self.codec.at(round))
+
+    def without_memory(self) -> Codec:
+        return self
+
+
+def sized(codec: Codec) -> Codec:
+    return codec if isinstance(codec, Identity) else SizeOnlyCodec(codec=codec)

@@ -19,10 +19,11 @@ from paceline.records.events import MetricsRow
 from paceline.records.summary import Observer, Summary
 from paceline.runtimes.prepare import Prepared, check_strategy
 from paceline.runtimes.replica import ParameterShard, Replica
+from paceline.runtimes.served_compression import server_messages, worker_messages
 from paceline.runtimes.session import Position, Session
 from paceline.runtimes.virtual.node import Node, StepLedger
 from paceline.runtimes.virtual.recording import SimulationRecorder
-from paceline.runtimes.virtual.shape import JobShape, sizes_only
+from paceline.runtimes.virtual.shape import JobShape, sized, sizes_only
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.strategies.base import Server, SyncPoint, Worker, server_slices
 from paceline.strategies.effects import Peer, Program
@@ -82,6 +83,7 @@ class Simulation:
             replace(prepared.job, loader_workers=0) if gradients and isinstance(prepared.job, Job) else None
         )
         """What is computed; None where only time is simulated."""
+        self._coded = prepared if self._job else replace(prepared, codec=sized(prepared.codec))
         self._vector = sizes_only(self.shape.size, self.shape.dtype)
         self._buffers = sizes_only(self.shape.buffers)
         self._rows: list[MetricsRow] = []
@@ -116,6 +118,7 @@ class Simulation:
             host=place,
             me=me,
             replica=replica,
+            messages=worker_messages(self._coded, me, self.shape.layout),
             program=self._program(session),
             session=session,
             ledger=StepLedger(partial(self.recorder.recorded, rank) if self.recorder.detailed else None),
@@ -138,7 +141,10 @@ class Simulation:
             part, grad = shard.params, shard.grad
         me = Server(rank, servers, part, grad, initial_workers=self._initial_workers)
         program = self.prepared.strategy.server(me)
-        return Node(peer=Peer("server", rank), host=host, me=me, replica=shard, program=program)
+        messages = server_messages(self._coded, me, self.shape.layout)
+        return Node(
+            peer=Peer("server", rank), host=host, me=me, replica=shard, messages=messages, program=program
+        )
 
     def _report(self, row: MetricsRow) -> None:
         """Every worker at a sync point reports the same row; it is passed on once."""

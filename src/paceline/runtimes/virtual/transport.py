@@ -48,18 +48,19 @@ class SimulatedTransport:
             self._simulation.recorder.served(node.peer.rank, entry)
 
     def send(self, node: Node, effect: Send) -> bool:
-        shape = self._simulation.shape
-        target, envelope = self._address(node, effect, shape.message_bytes(effect.message))
-        leaves = node.me.now + shape.coding(effect.message)
-        self._timeline.at(leaves, partial(self._depart, node, target, envelope))
+        target, envelope = self._address(node, effect)
+        self._timeline.at(node.me.now, partial(self._depart, node, target, envelope))
         return True
 
-    def _address(self, node: Node, effect: Send, size: int) -> tuple[Node, Envelope]:
+    def _address(self, node: Node, effect: Send) -> tuple[Node, Envelope]:
         target = self._simulation.nodes.get(effect.to)
         if target is None:
             raise RunFailed(f"{node} sends to {effect.to.role} {effect.to.rank}, and there is no such node")
+        message = node.messages.encoded(effect.to.rank, effect.message)
+        if message is effect.message and node.replica is not None:
+            message = copy_message(message)
+        size = message_bytes(message)
         node.ledger.moved(size, 0)
-        message = effect.message if node.replica is None else copy_message(effect.message)
         return target, Envelope(message, node.peer, size=size)
 
     def _depart(self, node: Node, target: Node, envelope: Envelope, now: float) -> None:
@@ -142,7 +143,8 @@ class SimulatedTransport:
     def _take(self, node: Node) -> bool:
         me, depth = node.me, len(node.inbox)
         envelope = node.inbox.popleft()
-        message, sender = envelope.message, envelope.sender
+        sender = envelope.sender
+        message = node.messages.decoded(sender.rank, envelope.message)
         node.waits_for, node.answer = None, (sender, message)
         if node.session is not None:
             _count_receipt(node, envelope)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.codecs.reduction import NotFinite
 from paceline.collectives.traffic import broadcast_bytes
 from paceline.jobs.job import Job
 from paceline.jobs.step import StepHooks, StepPhase
@@ -17,6 +18,7 @@ from paceline.records.events import EventWriter
 from paceline.records.load import SystemSampler
 from paceline.records.summary import Observer, Summary
 from paceline.records.tensors import write_tensors
+from paceline.runtimes.compression import layout_of
 from paceline.runtimes.config import already_complete
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.worker.comm import SoloComm
@@ -26,6 +28,7 @@ from paceline.runtimes.live.worker.records import RunRecords, load_shared
 from paceline.runtimes.live.worker.stopping import StopByVote
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica, stream_seed
+from paceline.runtimes.served_compression import worker_messages
 from paceline.runtimes.session import Ending, Evaluate, Export, Position, Save, Session
 from paceline.strategies import effects
 from paceline.strategies.base import SyncPoint, Worker
@@ -58,6 +61,7 @@ class WorkerRun(StepHooks):
         flat = self.replica.flat
         self.me = Worker(comm.rank, comm.workers, flat.params, flat.grad, self.replica.buffers)
         self.me.servers = prepared.servers
+        self.messages = worker_messages(prepared, self.me, layout_of(self.replica.model))
         self.position, self.records = Position(), RunRecords(prepared, comm, observer, self.me)
         self._leaving = leaving
         self._slowdown = Slowdown(settings.slow.get(comm.rank, 1.0), comm.rank, settings.slow_turns)
@@ -254,14 +258,20 @@ class WorkerRun(StepHooks):
         self.records.stepped(progress, samples, self._loss, self.recorder.now)
 
     def _send(self, effect: effects.Send) -> None:
-        self.comm.send(effect.to.rank, effect.message)
-        self.recorder.moved(message_bytes(effect.message), 0)
+        server = effect.to.rank
+        try:
+            message = self.messages.encoded(server, effect.message)
+        except NotFinite as error:
+            raise self.replica.diverged(f"of rank {self.me.rank}, {error}", self.me.clock + 1) from None
+        self.comm.send(server, message)
+        self.recorder.moved(message_bytes(message), 0)
 
     def _receive(self, _: effects.Receive) -> tuple[effects.Peer, Any]:
         envelope = self.comm.receive()
-        self.recorder.answered(getattr(envelope.message, "held", 0.0))
+        message = self.messages.decoded(envelope.sender.rank, envelope.message)
+        self.recorder.answered(getattr(message, "held", 0.0))
         self.recorder.moved(0, message_bytes(envelope.message))
-        return envelope.sender, envelope.message
+        return envelope.sender, message
 
     @torch.no_grad()
     def _all_reduce(self, effect: effects.AllReduce) -> None:
