@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter, Token
 
 from paceline import jobs, specs
+from paceline.codecs import CODECS
 from paceline.collectives import SCHEDULES, check_collective
 from paceline.errors import UsageError, say_on_stderr
 from paceline.jobs.spec import JobSpec
@@ -44,6 +45,7 @@ DEFAULT_EPOCHS = 30
 _PARTS = ("data", "data_dir", "model", "optimizer", "schedule")
 _TABLES = {
     "strategy": STRATEGIES,
+    "codec": CODECS,
     "data": jobs.DATA,
     "model": jobs.MODELS,
     "optimizer": jobs.OPTIMIZERS,
@@ -118,6 +120,8 @@ class RunOptions:
         str | None,
         Parameter(group=AGREE, help=f"How all-reduces are done: native (default), {', '.join(SCHEDULES)}."),
     ] = None
+    codec: Annotated[str | None, Parameter(group=AGREE)] = None
+    """What is sent in place of whole gradients (default identity), such as int8 or top-k; see 'paceline codecs'."""
     epochs: Annotated[int | None, Whole, Parameter(group=LENGTH)] = None
     """Passes over the training data (default 30)."""
     iterations: Annotated[int | None, Whole, Parameter(name=["--iterations", "-i"], group=LENGTH)] = None

@@ -8,7 +8,7 @@ from paceline.codecs.reduction import reduce
 from paceline.codecs.state import PREFIX, CodecState
 from paceline.strategies.base import Worker
 
-REFERENCE = f"{PREFIX}reference"
+REFERENCE, ROUNDS = f"{PREFIX}reference", f"{PREFIX}rounds"
 
 
 def layout_of(model: nn.Module) -> Layout:
@@ -38,10 +38,15 @@ class Compressor:
         )
 
     def reduce_gradient(self, start: int, stop: int, share: float) -> Reduction:
-        """Make a part of ``me.grad``, which is ``share`` times the gradient, the sum of all workers' parts."""
-        me = self._me
-        context = self._state.context(start, stop, me.clock, share or 1 / me.workers)
-        return reduce(self.codec, me.grad[start:stop], context)
+        """Make a part of ``me.grad``, which is ``share`` times the gradient, the sum of all workers' parts.
+
+        All workers are in the same step.
+        """
+        return self._reduce(self._me.grad[start:stop], start, self._me.clock, share)
+
+    def reduce_whole_gradient(self, share: float) -> Reduction:
+        """As above, of all of ``me.grad``; workers may have taken different numbers of steps."""
+        yield from self._reduce(self._me.grad, 0, self._next_round(), share)
 
     @torch.no_grad()
     def take_reference(self) -> None:
@@ -52,8 +57,18 @@ class Compressor:
     def reduce_params(self, share: float) -> Reduction:
         """Move ``me.params`` of every worker to the mean of all, weighted by their shares, as far as is known."""
         me, reference = self._me, self._me.state[REFERENCE]
-        share = share or 1 / me.workers
         difference: Tensor = (me.params - reference).mul_(share)
-        yield from reduce(self.codec, difference, self._state.context(0, me.params.numel(), me.clock, share))
+        yield from self._reduce(difference, 0, self._next_round(), share)
         reference.add_(difference)
         me.params.copy_(reference)
+
+    def _reduce(self, vector: Tensor, start: int, round: int, share: float) -> Reduction:  # noqa: A002
+        # What a worker without samples has kept is a gradient as good as another's.
+        context = self._state.context(start, start + vector.numel(), round, share or 1 / self._me.workers)
+        return reduce(self.codec, vector, context)
+
+    def _next_round(self) -> int:
+        """Count the reductions of whole vectors, which are the same on all workers, as their steps may not be."""
+        rounds = self._me.state.setdefault(ROUNDS, torch.zeros(1, dtype=torch.int64))
+        rounds += 1
+        return int(rounds)

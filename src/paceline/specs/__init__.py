@@ -23,7 +23,7 @@ Table = Mapping[str, str]
 
 MEMBERS: Mapping[str, tuple[str, ...]] = {
     "strategy": ("served", "sync_point", "worker", "central"),
-    "codec": ("sums", "encode", "decode", "message_bytes"),
+    "codec": ("encode", "decode", "reduce"),
     "data": ("load",),
     "optimizer": ("__call__",),
     "schedule": ("__call__",),

@@ -1,7 +1,7 @@
 """A worker's communicator: sums of tensors, exchanges of documents, and messages to servers."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import cache
@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from paceline import shm
+from paceline.codecs.base import Reduction
+from paceline.codecs.reduction import AllGather, AllToAll, Sum
 from paceline.collectives import NATIVE, build_schedule
 from paceline.collectives.execute import Reducer, TorchTransport
 from paceline.collectives.schedule import number_hosts
@@ -50,6 +52,14 @@ class SoloComm:
     def traffic(self, tensor: Tensor) -> tuple[int, int]:  # noqa: ARG002
         """Bytes that this worker (sends, receives) in the sum of such a tensor."""
         return 0, 0
+
+    def reduce(self, program: Reduction) -> tuple[int, int]:  # noqa: ARG002
+        """Carry out this worker's part of a reduction; return the bytes that it (sends, receives)."""
+        raise AssertionError(f"{type(self).__name__} reduces no gradients")
+
+    def start(self, task: Callable[[], None]) -> PendingSum:  # noqa: ARG002
+        """Begin a task in another thread, where it may sum and reduce; tasks are carried out in their order."""
+        raise AssertionError(f"{type(self).__name__} reduces no gradients")
 
     def minimum(self, tensor: Tensor) -> None:
         """Replace every worker's tensor by the element-wise minimum of all."""
@@ -102,6 +112,7 @@ class ProcessGroupComm(SoloComm):
     ) -> None:
         self.rank, self.workers = info.rank, info.workers
         self.members = tuple(range(info.workers))
+        self._tasks = WorkQueue("reductions")
         self._idle: Callable[[], bool] = lambda: True
         """Whether every sum that was begun has ended."""
         self.transport = self._backend = options.transport(info, collective)
@@ -149,6 +160,46 @@ class ProcessGroupComm(SoloComm):
     def traffic(self, tensor: Tensor) -> tuple[int, int]:
         return (ring_bytes(tensor.nbytes, self.workers),) * 2
 
+    def reduce(self, program: Reduction) -> tuple[int, int]:
+        sent = received = 0
+        answer: list[Tensor] | None = None
+        while True:
+            try:
+                asked = program.send(answer)
+            except StopIteration:
+                return sent, received
+            (more, yet_more), answer = self._exchange(asked)
+            sent, received = sent + more, received + yet_more
+
+    def _exchange(self, asked: Sum | AllGather | AllToAll) -> tuple[tuple[int, int], list[Tensor] | None]:
+        """Return the traffic, and the answer."""
+        others = self.workers - 1
+        match asked:
+            case Sum(tensor):
+                self.sum(tensor)
+                return self.traffic(tensor), None
+            case AllGather(vector):
+                return (others * vector.nbytes,) * 2, self.all_gather(vector)
+            case AllToAll(vectors):
+                return (others * vectors[0].nbytes,) * 2, self.all_to_all(vectors)
+
+    def all_gather(self, vector: Tensor) -> list[Tensor]:
+        """The vectors of all workers, by rank; they are equally long."""
+        gathered = [torch.empty_like(vector) for _ in range(self.workers)]
+        dist.all_gather(gathered, vector, group=self._group)
+        return gathered
+
+    def all_to_all(self, vectors: Sequence[Tensor]) -> list[Tensor]:
+        """Send ``vectors[r]`` to rank r; return what each sent to this one. All are equally long."""
+        received = [torch.empty_like(vector) for vector in vectors]
+        dist.all_to_all(received, list(vectors), group=self._group)
+        return received
+
+    def start(self, task: Callable[[], None]) -> PendingSum:
+        work = self._tasks.later(task, [])
+        self._idle = work.is_completed
+        return work.wait
+
     def minimum(self, tensor: Tensor) -> None:
         there = tensor.to(self._device)
         dist.all_reduce(there, dist.ReduceOp.MIN)
@@ -176,6 +227,7 @@ class ProcessGroupComm(SoloComm):
         if not failed:
             self._store.leave()
             dist.destroy_process_group()
+        self._tasks.close(0)
         self._store.close()
         with suppress(RuntimeError):
             if failed and self._backend in ("nccl", "shm") and dist.group.WORLD is not None:

@@ -1,12 +1,14 @@
 """What happens beside a worker's gradient: sums in buckets while backward runs, and a slowdown."""
 
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter, sleep
 
 from torch import Tensor
 
 from paceline.clusters.cluster import takes_turn
-from paceline.collectives.traffic import plan_buckets
+from paceline.collectives.traffic import Bucket, plan_buckets
+from paceline.runtimes.compression import Compressor
 from paceline.runtimes.flat import CONTROL, Flat
 from paceline.runtimes.live.worker.comm import PendingSum, SoloComm
 from paceline.strategies.effects import BucketedMean
@@ -34,25 +36,21 @@ class Overlap:
     """Starts a bucket's sum as soon as backward has filled it; the last one carries the control elements."""
 
     def __init__(self, flat: Flat, comm: SoloComm, slowdown: Slowdown, mean: BucketedMean) -> None:
-        self._comm, self._slowdown = comm, slowdown
-        storage = flat.grad_storage
+        self._flat, self._comm, self._slowdown = flat, comm, slowdown
         sizes = [parameter.numel() for parameter in flat.parameters]
-        *early, last = plan_buckets(sizes, storage.element_size(), mean.first_bucket, mean.bucket)
-        self._early = [flat.grad[bucket.start : bucket.stop] for bucket in early]
-        self._last = storage[: CONTROL + last.stop]
-        self._sizes = [len(bucket.parameters) for bucket in early]
-        traffic = [comm.traffic(part) for part in (*self._early, self._last)]
-        self.sent, self.received = map(sum, zip(*traffic, strict=True))
-        for place, bucket in enumerate(early):
+        *self._early, self._last = plan_buckets(sizes, flat.grad.itemsize, mean.first_bucket, mean.bucket)
+        self.sent, self.received = self._traffic()
+        for place, bucket in enumerate(self._early):
             for index in bucket.parameters:
                 flat.parameters[index].register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                     partial(self._filled, place)
                 )
         self._active = False
 
-    def begin(self) -> None:
+    def begin(self, share: float = 1.0) -> None:  # noqa: ARG002
+        """The last backward of a step begins, in which the gradient becomes ``share`` times what it is."""
         self._active = True
-        self._missing = list(self._sizes)
+        self._missing = [len(bucket.parameters) for bucket in self._early]
         self._pending: list[PendingSum] = []
         self._begun: list[float] = []
         self._ended: list[float | None] = [None] * len(self._early)
@@ -63,16 +61,16 @@ class Overlap:
         self._missing[place] -= 1
         while len(self._pending) < len(self._early) and not self._missing[len(self._pending)]:
             self._slowdown.stretch()
-            self._start()
+            self._start_next()
 
-    def _start(self) -> None:
+    def _start_next(self) -> None:
         place = len(self._pending)
 
         def done() -> None:
             self._ended[place] = perf_counter()
 
         self._begun.append(perf_counter())
-        self._pending.append(self._comm.start_sum(self._early[place], done))
+        self._pending.append(self._start(self._early[place], done))
 
     def finish(self) -> list[tuple[float, float]]:
         """Sum the rest and wait for all; return the spans in which sums ran during backward, which has just ended."""
@@ -80,10 +78,8 @@ class Overlap:
         over = perf_counter()
         behind = len(self._pending)
         while len(self._pending) < len(self._early):
-            self._start()
-        self._comm.sum(self._last)
-        for wait in self._pending:
-            wait()
+            self._start_next()
+        self._finish()
         spans, free = [], 0.0
         for begun, ended in zip(self._begun[:behind], self._ended, strict=False):
             # Sums follow each other. An end may still be on its way from the other thread: it is after backward's.
@@ -91,3 +87,63 @@ class Overlap:
             spans.append((max(begun, free), end))
             free = end
         return spans
+
+    def _traffic(self) -> tuple[int, int]:
+        parts = [*map(self._part, self._early), self._end]
+        sent, received = zip(*map(self._comm.traffic, parts), strict=True)
+        return sum(sent), sum(received)
+
+    def _part(self, bucket: Bucket) -> Tensor:
+        return self._flat.grad[bucket.start : bucket.stop]
+
+    @property
+    def _end(self) -> Tensor:
+        return self._flat.grad_storage[: CONTROL + self._last.stop]
+
+    def _start(self, bucket: Bucket, done: Callable[[], None]) -> PendingSum:
+        return self._comm.start_sum(self._part(bucket), done)
+
+    def _finish(self) -> None:
+        self._comm.sum(self._end)
+        for wait in self._pending:
+            wait()
+
+
+class CompressedOverlap(Overlap):
+    """Reduces buckets as a codec does, in one thread and in their order; the control elements have their own sum."""
+
+    def __init__(
+        self, flat: Flat, comm: SoloComm, slowdown: Slowdown, compressor: Compressor, mean: BucketedMean
+    ) -> None:
+        super().__init__(flat, comm, slowdown, mean)
+        self._compressor = compressor
+
+    def begin(self, share: float = 1.0) -> None:
+        super().begin(share)
+        self._share, self._failed = share, False
+        self.sent, self.received = self._traffic()
+
+    def _traffic(self) -> tuple[int, int]:
+        """Of the control elements; each bucket adds its own."""
+        return self._comm.traffic(self._flat.grad_storage[:CONTROL])
+
+    def _start(self, bucket: Bucket, done: Callable[[], None]) -> PendingSum:
+        def task() -> None:
+            if not self._failed:  # the other workers wait in an exchange that this one has left
+                self._reduce(bucket)
+                done()
+
+        return self._comm.start(task)
+
+    def _reduce(self, bucket: Bucket) -> None:
+        self._failed = True
+        program = self._compressor.reduce_gradient(bucket.start, bucket.stop, self._share)
+        sent, received = self._comm.reduce(program)
+        self._failed = False
+        self.sent, self.received = self.sent + sent, self.received + received
+
+    def _finish(self) -> None:
+        for wait in self._pending:
+            wait()
+        self._reduce(self._last)
+        self._comm.sum(self._flat.grad_storage[:CONTROL])

@@ -18,11 +18,12 @@ from paceline.records.events import EventWriter
 from paceline.records.load import SystemSampler
 from paceline.records.summary import Observer, Summary
 from paceline.records.tensors import write_tensors
-from paceline.runtimes.compression import layout_of
+from paceline.runtimes.compression import Compressor, layout_of
 from paceline.runtimes.config import already_complete
+from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.worker.comm import SoloComm
-from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
+from paceline.runtimes.live.worker.overlap import CompressedOverlap, Overlap, Slowdown
 from paceline.runtimes.live.worker.recorder import StepRecorder
 from paceline.runtimes.live.worker.records import RunRecords, load_shared
 from paceline.runtimes.live.worker.stopping import StopByVote
@@ -61,13 +62,20 @@ class WorkerRun(StepHooks):
         flat = self.replica.flat
         self.me = Worker(comm.rank, comm.workers, flat.params, flat.grad, self.replica.buffers)
         self.me.servers = prepared.servers
-        self.messages = worker_messages(prepared, self.me, layout_of(self.replica.model))
+        layout = layout_of(self.replica.model)
+        self.messages = worker_messages(prepared, self.me, layout)
         self.position, self.records = Position(), RunRecords(prepared, comm, observer, self.me)
         self._leaving = leaving
         self._slowdown = Slowdown(settings.slow.get(comm.rank, 1.0), comm.rank, settings.slow_turns)
         self._share_buffers = settings.buffers == "rank0" and not comm.alone and self.me.buffers.numel() > 0
-        self._overlap_of = cache(partial(Overlap, self.replica.flat, comm, self._slowdown))
+        self._compressor: Compressor | None = None
+        overlap: Callable[[effects.BucketedMean], Overlap] = partial(Overlap, flat, comm, self._slowdown)
+        if prepared.compresses and not (comm.alone or prepared.servers):
+            self._compressor = Compressor(prepared.codec, self.me, layout, settings.seed)
+            overlap = partial(CompressedOverlap, flat, comm, self._slowdown, self._compressor)
+        self._overlap_of = cache(overlap)
         self._overlap: Overlap | None = None
+        self._share = 1.0
         self._loss, self._seen = 0.0, 0
         self._do: dict[type, Callable[[Any], object]] = {
             effects.Gradient: self._gradient,
@@ -183,7 +191,10 @@ class WorkerRun(StepHooks):
                 if leaving:
                     return "left"
                 trained = True
-            answer = self._do[type(effect)](effect)
+            try:
+                answer = self._do[type(effect)](effect)
+            except NotFinite as error:
+                raise self.replica.diverged(f"on rank {self.me.rank} {error}", self.me.clock + 1) from error
             self.me.now = self.recorder.now
 
     def _write_records(self) -> None:
@@ -199,7 +210,7 @@ class WorkerRun(StepHooks):
         me.samples = replica.shards.size(me.rank, me.clock)
         share = me.samples / replica.shards.total(me.clock) if effect.reduce else 1.0
         overlap = self._overlap_of(effect.reduce) if effect.reduce and not self.comm.alone else None
-        self._overlap = overlap
+        self._overlap, self._share = overlap, share
         loss = replica.gradient(me.clock, share, hooks=self)
         self._loss = loss if me.samples else self._loss
         self.heartbeat.enter("exchange")
@@ -227,7 +238,7 @@ class WorkerRun(StepHooks):
 
     def last_backward(self) -> None:
         if self._overlap:
-            self._overlap.begin()
+            self._overlap.begin(self._share)
 
     def _fill_control(self, storage: Tensor, weight: float) -> None:
         storage[WEIGHT] = weight
@@ -259,10 +270,7 @@ class WorkerRun(StepHooks):
 
     def _send(self, effect: effects.Send) -> None:
         server = effect.to.rank
-        try:
-            message = self.messages.encoded(server, effect.message)
-        except NotFinite as error:
-            raise self.replica.diverged(f"of rank {self.me.rank}, {error}", self.me.clock + 1) from None
+        message = self.messages.encoded(server, effect.message)
         self.comm.send(server, message)
         self.recorder.moved(message_bytes(message), 0)
 
@@ -280,6 +288,8 @@ class WorkerRun(StepHooks):
             me.total_weight = effect.weight
         elif effect.op == "sum":
             self._sum(tensor)
+        elif self._compressor and (tensor is me.params or tensor is me.grad):
+            self._compressed_mean(self._compressor, effect)
         elif tensor is me.params or tensor is me.grad:
             flat = self.replica.flat
             storage = flat.params_storage if tensor is me.params else flat.grad_storage
@@ -296,6 +306,21 @@ class WorkerRun(StepHooks):
         if tensor is me.params:
             me.samples_since_sync = 0
 
+    def _compressed_mean(self, compressor: Compressor, effect: effects.AllReduce) -> None:
+        """The control elements go first, exactly: a worker's share of the mean must be known before it is encoded."""
+        me, tensor, flat = self.me, effect.tensor, self.replica.flat
+        storage = flat.params_storage if tensor is me.params else flat.grad_storage
+        self._fill_control(storage, effect.weight)
+        self._sum(storage[:CONTROL])
+        self._read_control(storage)
+        share = effect.weight / me.total_weight
+        if tensor is me.params:
+            program = compressor.reduce_params(share)
+        else:
+            tensor.mul_(share)
+            program = compressor.reduce_whole_gradient(share)
+        self.recorder.exchanged(*self.comm.reduce(program))
+
     def _sum(self, tensor: Tensor) -> None:
         there = tensor.to(self.replica.device)
         self.comm.sum(there)
@@ -308,6 +333,8 @@ class WorkerRun(StepHooks):
         if comm.alone or not tensor.numel():
             return
         comm.broadcast(tensor, effect.root)
+        if self._compressor and tensor is self.me.params:
+            self._compressor.take_reference()
         self.recorder.exchanged(*broadcast_bytes(tensor.nbytes, comm.workers, comm.rank, effect.root))
 
     def _evaluate(self, effect: Evaluate) -> Tensor:
