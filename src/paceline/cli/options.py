@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter, Token
 
 from paceline import jobs, specs
-from paceline.codecs import CODECS
+from paceline.codecs import check_codec
 from paceline.collectives import SCHEDULES, check_collective
 from paceline.errors import UsageError, say_on_stderr
 from paceline.jobs.spec import JobSpec
@@ -45,7 +45,6 @@ DEFAULT_EPOCHS = 30
 _PARTS = ("data", "data_dir", "model", "optimizer", "schedule")
 _TABLES = {
     "strategy": STRATEGIES,
-    "codec": CODECS,
     "data": jobs.DATA,
     "model": jobs.MODELS,
     "optimizer": jobs.OPTIMIZERS,
@@ -143,6 +142,8 @@ class RunOptions:
                 specs.check(spec, table, name)
         if self.collective is not None:
             check_collective(self.collective)
+        if self.codec is not None:
+            check_codec(self.codec)
 
     def settings(self, workers: int | None) -> Settings:
         """Resolve the options for this many workers; None leaves out the options of single ranks."""

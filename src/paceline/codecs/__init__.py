@@ -23,7 +23,13 @@ CODECS: Mapping[str, str] = {
 
 
 def build_codec(spec: str) -> "Codec":
+    check_codec(spec)
+    return cast("Codec", specs.build(spec, CODECS, "codec"))
+
+
+def check_codec(spec: str) -> None:
+    """Refuse an unknown name, or an unknown setting of what ships, without importing it."""
     name = specs.split(spec, CODECS)[0]
     if name == "low-rank":  # what powersgd was called
         raise unknown("codec", name, CODECS, see="paceline codecs", meant="powersgd")
-    return cast("Codec", specs.build(spec, CODECS, "codec"))
+    specs.check(spec, CODECS, "codec")

@@ -130,11 +130,13 @@ class Codec(ABC):
     """error: what a message leaves out is added to the next one (error feedback). none: it is lost."""
 
     sums: ClassVar[bool] = False
-    """Whether the messages of several ranks may be added up tensor by tensor, on the way."""
+    """Whether what ranks send is added up tensor by tensor, on the way, by whatever collective a run uses."""
     requantises: ClassVar[bool] = False
     """Whether a sum of decoded messages may be encoded again: else it is dense, and is sent as it is."""
     varies: ClassVar[bool] = False
     """Whether the data decide how long a message is; all its tensors then have the same number of elements."""
+    has_momentum: ClassVar[bool] = False
+    """Whether it adds momentum to gradients, in place of the optimizer's."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -217,7 +219,7 @@ def pack(message: Message, length: int | None = None) -> Tensor:
 
 def unpack(codec: Codec, raw: Tensor, dtype: torch.dtype, context: Context) -> Message:
     """The inverse of ``pack``; CorruptMessage for another number of bytes than the codec makes."""
-    kinds = message_kinds(codec, context.layout, dtype)
+    kinds = message_kinds(codec, context.layout, dtype, raw.device)
     if codec.varies:
         many, rest = divmod(raw.numel(), sum(kind.itemsize for kind, _ in kinds))
         if rest:
@@ -241,22 +243,28 @@ def _by_width(message: Iterable[Tensor]) -> list[Tensor]:
 
 
 @lru_cache(maxsize=4096)
-def message_kinds(codec: Codec, layout: Layout, dtype: torch.dtype) -> tuple[tuple[torch.dtype, int], ...]:
-    """Types and lengths of the tensors of a message, as an encoder makes them of a vector without memory."""
-    state = _meta_state(codec, layout)
-    vector = torch.empty(layout.elements, dtype=dtype, device="meta")
-    message = codec.encode(vector, Context(layout=layout, state=state))
+def message_kinds(
+    codec: Codec, layout: Layout, dtype: torch.dtype, device: torch.device | str = "meta"
+) -> tuple[tuple[torch.dtype, int], ...]:
+    """Types and lengths of the tensors of a message, as an encoder makes them of a vector without memory.
+
+    The first operation on the meta device takes a second: where there are data, name their device.
+    """
+    with torch.device(device):
+        state = _zero_state(codec, layout)
+        message = codec.encode(torch.zeros(layout.elements, dtype=dtype), Context(layout=layout, state=state))
     return tuple((tensor.dtype, tensor.numel()) for tensor in message)
 
 
-def _meta_state(codec: Codec, layout: Layout) -> dict[str, Tensor]:
-    parts: dict[str, int] = {}
-    with torch.device("meta"):
-        for shape in layout.shapes:
-            for name, tensor in codec.initial_state(shape, 0).items():
-                parts[name] = parts.get(name, 0) + tensor.numel()
-        return {name: torch.empty(many) for name, many in parts.items()}
+def _zero_state(codec: Codec, layout: Layout) -> dict[str, Tensor]:
+    sizes: dict[str, int] = {}
+    for shape in layout.shapes:
+        for name, tensor in codec.initial_state(shape, 0).items():
+            sizes[name] = sizes.get(name, 0) + tensor.numel()
+    return {name: torch.zeros(many) for name, many in sizes.items()}
 
 
-def message_bytes(codec: Codec, layout: Layout, dtype: torch.dtype) -> int:
-    return sum(kind.itemsize * count for kind, count in message_kinds(codec, layout, dtype))
+def message_bytes(
+    codec: Codec, layout: Layout, dtype: torch.dtype, device: torch.device | str = "meta"
+) -> int:
+    return sum(kind.itemsize * count for kind, count in message_kinds(codec, layout, dtype, device))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ class PowerSGD(Codec):
 
     rank: Annotated[int, from_1_to(4096)] = 4
     """Columns of the thin matrices; fewer are fewer bytes and more error to feed back."""
+    sums: ClassVar[bool] = True
 
     def initial_state(self, shape: Shape, seed: int) -> dict[str, Tensor]:
         """Q, the same on all ranks."""

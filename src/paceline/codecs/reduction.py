@@ -106,7 +106,7 @@ def choose(codec: Codec, vector: Tensor, context: Context) -> Reduction:
 
 
 def _gathered_bytes(codec: Codec, vector: Tensor, context: Context) -> int:
-    return (context.workers - 1) * message_bytes(codec, context.layout, vector.dtype)
+    return (context.workers - 1) * message_bytes(codec, context.layout, vector.dtype, vector.device)
 
 
 def _scattered_bytes(codec: Codec, second: Codec, vector: Tensor, context: Context) -> int:
@@ -116,7 +116,8 @@ def _scattered_bytes(codec: Codec, second: Codec, vector: Tensor, context: Conte
 def _longest(codec: Codec, vector: Tensor, context: Context) -> int:
     """Bytes of the longest message of a chunk; the first and the last chunk have all lengths that there are."""
     chunks = context.chunks()
-    return max(message_bytes(codec, part.layout, vector.dtype) for _, part in (chunks[0], chunks[-1]))
+    ends = [part.layout for _, part in (chunks[0], chunks[-1])]
+    return max(message_bytes(codec, layout, vector.dtype, vector.device) for layout in ends)
 
 
 def summed(codec: Codec, vector: Tensor, context: Context) -> Reduction:
@@ -142,7 +143,7 @@ def gathered_or_dense(codec: Codec, vector: Tensor, context: Context) -> Reducti
     """As ``gathered``, of messages of different lengths; where they are longer than the vectors, these are summed."""
     message = codec.encode(vector, context)
     raw = pack(message)
-    own = torch.tensor([raw.numel()])
+    own = torch.tensor([raw.numel()], device="cpu" if raw.is_meta else raw.device)
     lengths = [int(one) for one in (yield AllGather(own))]
     longest = max(lengths)
     if context.workers * longest > 2 * vector.nbytes:

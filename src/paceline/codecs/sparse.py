@@ -69,6 +69,7 @@ class DGC(TopK):
     """Steps in which the ratio falls from 25 % to its value, each of its stages a fourth of the one before."""
     memory: Literal["error"] = "error"  # type: ignore[assignment]
     """error: what is not sent is kept; the momentum correction needs it."""
+    has_momentum: ClassVar[bool] = True
 
     def at(self, round: int) -> "DGC":  # noqa: A002
         if round >= self.warmup:

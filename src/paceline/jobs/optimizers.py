@@ -27,6 +27,11 @@ def takes_vector(optimizer: optim.Optimizer, parameters: int) -> bool:
     return type(optimizer) in ELEMENTWISE and not others and len(first["params"]) == parameters
 
 
+def has_momentum(optimizer: optim.Optimizer) -> bool:
+    """By the names that torch's optimizers give it; the first of Adam's betas is one."""
+    return any(group.get("momentum") or group.get("betas", (0.0,))[0] for group in optimizer.param_groups)
+
+
 def clip_norm_(grad: Tensor, most: float | None) -> None:
     """Scale a flat gradient down to this norm, as torch's ``clip_grad_norm_`` does; None leaves it alone."""
     if most is not None:

@@ -93,6 +93,8 @@ class Started:
     batch_sizes: tuple[int, ...]
     transport: str
     """"gloo", "shm", or the simulated cluster in a few words; empty where there is one worker."""
+    codec: str = ""
+    """What is sent in place of whole gradients, and whether its error is kept; empty for whole gradients."""
     last_step: int
     steps_per_epoch: int
     first_step: int = 0

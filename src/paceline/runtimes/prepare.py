@@ -1,10 +1,10 @@
 """Settings made into the objects that a run needs; what is wrong with them is found before anything starts."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from paceline.codecs import build_codec
+from paceline.codecs import CODECS, build_codec
 from paceline.codecs.base import Codec, Identity
 from paceline.collectives import NATIVE
 from paceline.errors import UsageError
@@ -12,7 +12,7 @@ from paceline.jobs.build import build_job
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
 from paceline.records.summary import Started
-from paceline.runtimes.replica import check_divisible
+from paceline.runtimes.replica import check_divisible, check_momentum
 from paceline.runtimes.settings import Settings, Triggers
 from paceline.specs import shorten
 from paceline.strategies import STRATEGIES, build_strategy
@@ -70,11 +70,18 @@ class Prepared(Generic[J_co]):
             batch_sizes=settings.batch_sizes,
             step=self.job.step,
             transport=f"{transport}, by {settings.collective}" if scheduled else transport,
+            codec=self._codec() if self.compresses else "",
             last_step=triggers.last,
             steps_per_epoch=triggers.steps_per_epoch,
             target=settings.target_accuracy,
             folder=folder,
         )
+
+    def _codec(self) -> str:
+        kept = {"error": "with error memory", "none": "without error memory"}[self.codec.memory]
+        if self.settings.workers == 1 and not self.servers:
+            kept = "unused: one worker sends nothing"
+        return f"{shorten(self.settings.codec, CODECS)} {kept}"
 
 
 def prepare(settings: Settings) -> Prepared[Job]:
@@ -86,7 +93,10 @@ def prepare(settings: Settings) -> Prepared[Job]:
             f"job {job.name!r} lacks one of them; add test=... and the metric to the job, or leave the target out"
         )
     check_divisible(job, server_count(settings, strategy))
-    return prepare_job(settings, job, strategy)
+    prepared = prepare_job(settings, job, strategy)
+    if prepared.codec.has_momentum:
+        check_momentum(job, settings.codec)
+    return prepared
 
 
 def prepare_job(settings: Settings, job: J, strategy: Strategy) -> Prepared[J]:
@@ -144,3 +154,29 @@ def check_strategy(settings: Settings, strategy: Strategy) -> None:
             f"rank 0's buffers are sent at every step, and {name} lets workers differ in steps; "
             "choose the average of the buffers"
         )
+    _check_codec(settings, strategy)
+
+
+def _check_codec(settings: Settings, strategy: Strategy) -> None:
+    codec, name = build_codec(settings.codec), f"codec {settings.codec!r}"
+    if codec.has_momentum and not _sends_gradients(strategy):
+        raise UsageError(
+            f"{name} adds momentum to gradients, and workers of strategy {settings.strategy!r} send differences of "
+            f"parameters; choose {_names(CODECS, lambda one: not build_codec(one).has_momentum)}, or one of the "
+            f"strategies {_names(STRATEGIES, lambda one: _sends_gradients(build_strategy(one)))}"
+        )
+    if settings.collective != NATIVE and not codec.sums:
+        raise UsageError(
+            f"collective {settings.collective} cannot be used with {name}, whose messages are gathered and not summed; "
+            f"leave it out, or choose {_names(CODECS, lambda one: build_codec(one).sums)}"
+        )
+
+
+def _sends_gradients(strategy: Strategy) -> bool:
+    """Replicas stay equal by equal gradients, and servers are sent gradients; others average parameters."""
+    return strategy.replicated or strategy.served
+
+
+def _names(table: Iterable[str], fits: Callable[[str], bool]) -> str:
+    *most, last = filter(fits, table)
+    return f"{', '.join(most)} or {last}"

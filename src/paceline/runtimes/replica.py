@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from paceline.errors import Diverged, UsageError
 from paceline.jobs.batches import Batch, kept_outputs, targets_of, to_device
 from paceline.jobs.data import IN_MEMORY
 from paceline.jobs.job import Job
-from paceline.jobs.optimizers import takes_vector
+from paceline.jobs.optimizers import has_momentum, takes_vector
 from paceline.jobs.sharding import Shards, scoring_batches
 from paceline.jobs.step import NO_HOOKS, StepHooks
 from paceline.runtimes.compression import layout_of
@@ -238,9 +239,7 @@ def check_divisible(job: Job, servers: int) -> None:
     """Refuse what cannot work on a part of the vector; the model is examined without its memory."""
     if servers < 2:
         return
-    with torch.device("meta"):
-        flat = Flat(job.model().parameters())
-    optimizer = job.optimizer(flat.parameters)
+    flat, optimizer = _examined(job)
     problem = ""
     if job.clip_norm is not None:
         problem = f"clip_norm={job.clip_norm:g} needs the norm of the whole gradient, which no server knows"
@@ -251,4 +250,20 @@ def check_divisible(job: Job, servers: int) -> None:
     if problem:
         raise UsageError(
             f"{servers} servers cannot share job {job.name!r}: {problem}; choose 1 server, or change the job"
+        )
+
+
+def _examined(job: Job) -> tuple[Flat, Optimizer]:
+    with torch.device("meta"):
+        flat = Flat(job.model().parameters())
+    return flat, job.optimizer(flat.parameters)
+
+
+def check_momentum(job: Job, codec: str) -> None:
+    """Refuse momentum that would be added twice: by an optimizer, and by the codec of this name before it."""
+    _, optimizer = _examined(job)
+    if has_momentum(optimizer):
+        raise UsageError(
+            f"codec {codec!r} adds momentum to gradients in place of the optimizer, and the {type(optimizer).__name__} "
+            f"of job {job.name!r} has momentum too; choose an optimizer without, such as --optimizer sgd:momentum=0"
         )

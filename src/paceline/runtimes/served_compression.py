@@ -10,6 +10,7 @@ this is saved, and a resumed run still equals one that was never stopped.
 """
 
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from math import isfinite
 from typing import Any
 
@@ -69,8 +70,8 @@ class SliceCodec:
 
     def fits(self, message: Push | Model) -> bool:
         """Whether an encoder makes so many bytes; where data decide, at most an element for each of the slice."""
-        codec, found = self.at(message), _tensor(message).numel()
-        kinds = message_kinds(codec, self.layout, self.dtype)
+        codec, raw = self.at(message), _tensor(message)
+        found, kinds = raw.numel(), message_kinds(codec, self.layout, self.dtype, raw.device)
         if codec.varies:
             return found <= self.layout.elements * sum(kind.itemsize for kind, _ in kinds)
         return found == sum(kind.itemsize * many for kind, many in kinds)
@@ -191,8 +192,8 @@ def slices_of(prepared: Prepared[JobInfo], layout: Layout, dtype: torch.dtype) -
     """One for each server; none where nothing is encoded."""
     if not (prepared.compresses and prepared.servers):
         return ()
-    parts = server_slices(torch.empty(layout.elements, device="meta"), prepared.servers)
-    bounds = [(part.storage_offset(), part.storage_offset() + part.numel()) for part in parts]
+    parts = server_slices(torch.zeros(1).expand(layout.elements), prepared.servers)
+    bounds = pairwise(accumulate((part.numel() for part in parts), initial=0))
     return tuple(
         SliceCodec(
             codec=prepared.codec,

@@ -70,7 +70,7 @@ class WorkerRun(StepHooks):
         self._share_buffers = settings.buffers == "rank0" and not comm.alone and self.me.buffers.numel() > 0
         self._compressor: Compressor | None = None
         overlap: Callable[[effects.BucketedMean], Overlap] = partial(Overlap, flat, comm, self._slowdown)
-        if prepared.compresses and not (comm.alone or prepared.servers):
+        if prepared.compresses and not comm.alone and not prepared.servers:
             self._compressor = Compressor(prepared.codec, self.me, layout, settings.seed)
             overlap = partial(CompressedOverlap, flat, comm, self._slowdown, self._compressor)
         self._overlap_of = cache(overlap)
