@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from paceline.codecs.reduction import NotFinite
 from paceline.errors import RunFailed
 from paceline.records.servers import Entry, Received, Ticked
 from paceline.runtimes.envelope import Envelope
@@ -56,7 +57,10 @@ class SimulatedTransport:
         target = self._simulation.nodes.get(effect.to)
         if target is None:
             raise RunFailed(f"{node} sends to {effect.to.role} {effect.to.rank}, and there is no such node")
-        message = node.messages.encoded(effect.to.rank, effect.message)
+        try:
+            message = node.messages.encoded(effect.to.rank, effect.message)
+        except NotFinite as error:
+            raise node.replica.diverged(f"on rank {node.me.rank} {error}", node.me.clock + 1) from error
         if message is effect.message and node.replica is not None:
             message = copy_message(message)
         size = message_bytes(message)
