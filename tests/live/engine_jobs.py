@@ -1,5 +1,7 @@
 """Jobs that the engine's tests train: small, and with what can go wrong in a replica."""
 
+from dataclasses import replace
+
 import torch
 from torch import nn, optim
 from torch.nn.functional import cross_entropy
@@ -31,6 +33,11 @@ def dropout() -> Job:
     return _job(
         "dropout", lambda: nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 4))
     )
+
+
+def plain() -> Job:
+    """As above, of an optimizer without momentum, whose place a codec can take."""
+    return replace(dropout(), name="plain", optimizer=lambda parameters: optim.SGD(parameters, lr=0.05))
 
 
 def batch_norm() -> Job:
@@ -68,3 +75,21 @@ class Partial(nn.Module):
 
 def partial() -> Job:
     return _job("partial", Partial)
+
+
+class Rooted(nn.Module):
+    """The square root of one sample is 0, where its derivative is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(12, 4)
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, inputs):
+        return self.first(inputs) + (inputs[:, :1].abs() * self.scale[:1]).sqrt()
+
+
+def not_finite() -> Job:
+    job = _job("not_finite", Rooted)
+    job.train.inputs[70, 0] = 0.0
+    return job

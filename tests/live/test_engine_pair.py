@@ -1,8 +1,7 @@
 """Two real workers on the loopback go through all scenarios once; the tests look at what they left."""
 
 import json
-import subprocess
-import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 import torch
 from engine_pair import SETTINGS, Pulse
 
-from command import start_python
 from paceline.collectives import SCHEDULES
 from paceline.jobs.sharding import Shards
 from paceline.records.events import read_events
@@ -24,32 +22,12 @@ from paceline.runtimes.config import read_live
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.request import LiveOptions, ProcessTask
 from paceline.runtimes.live.worker.start import run_worker
-from ports import free_ports
 from run_folders import checkpoints_of
-
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pair")
-    ports = ",".join(map(str, free_ports(40)))
-    script = str(HERE / "engine_pair.py")
-    workers = [
-        start_python(script, str(rank), str(folder), ports, cwd=HERE, stderr=subprocess.PIPE)
-        for rank in range(2)
-    ]
-    try:
-        while any(worker.poll() is None for worker in workers):
-            if any(worker.poll() for worker in workers):  # the others would wait for it
-                break
-            time.sleep(0.1)
-    finally:
-        for worker in workers:
-            worker.kill()
-        errors = [worker.communicate()[1] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], "\n".join(errors)
-    return folder
+def out(run_pair: Callable[[str], Path]) -> Path:
+    return run_pair("engine_pair.py")
 
 
 def run_of(out: Path, name: str) -> RunFolder:

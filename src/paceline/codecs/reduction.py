@@ -90,7 +90,8 @@ def check_finite(vector: Tensor, context: Context) -> None:
         part = vector[start:stop]
         bad = part[~part.isfinite()]
         if bad.numel():
-            raise NotFinite(f"the gradient of {name} has {bad.numel():,} elements that are {bad[0].item()}")
+            many = f"{bad.numel():,} of {part.numel():,} elements"
+            raise NotFinite(f"{many} of the gradient of {name} are {bad[0].item()}")
 
 
 def choose(codec: Codec, vector: Tensor, context: Context) -> Reduction:

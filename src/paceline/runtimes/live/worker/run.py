@@ -194,7 +194,7 @@ class WorkerRun(StepHooks):
             try:
                 answer = self._do[type(effect)](effect)
             except NotFinite as error:
-                raise self.replica.diverged(f"on rank {self.me.rank} {error}", self.me.clock + 1) from error
+                raise self.replica.diverged(f"{error} on rank {self.me.rank}", self.me.clock + 1) from error
             self.me.now = self.recorder.now
 
     def _write_records(self) -> None:
