@@ -170,7 +170,7 @@ class ServerMessages(PlainMessages):
         if not isinstance(message, Model):
             return message
         if peer in self.references:
-            difference = message.params.clone().sub_(self.references[peer])
+            difference = message.params - self.references[peer]
             if difference.is_meta or isfinite(difference.sum().item()):
                 return replace(message, params=self._encode(peer, message, difference))
         one = self._slice
@@ -192,8 +192,6 @@ def slices_of(prepared: Prepared[JobInfo], layout: Layout, dtype: torch.dtype) -
     """One for each server; none where nothing is encoded."""
     if not (prepared.compresses and prepared.servers):
         return ()
-    parts = server_slices(torch.zeros(1).expand(layout.elements), prepared.servers)
-    bounds = pairwise(accumulate((part.numel() for part in parts), initial=0))
     return tuple(
         SliceCodec(
             codec=prepared.codec,
@@ -202,8 +200,13 @@ def slices_of(prepared: Prepared[JobInfo], layout: Layout, dtype: torch.dtype) -
             dtype=dtype,
             seed=prepared.settings.seed,
         )
-        for start, stop in bounds
+        for start, stop in slice_bounds(layout.elements, prepared.servers)
     )
+
+
+def slice_bounds(elements: int, servers: int) -> list[tuple[int, int]]:
+    parts = server_slices(torch.zeros(1).expand(elements), servers)
+    return list(pairwise(accumulate((part.numel() for part in parts), initial=0)))
 
 
 def worker_messages(prepared: Prepared[JobInfo], me: Worker, layout: Layout) -> PlainMessages:

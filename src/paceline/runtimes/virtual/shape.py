@@ -112,6 +112,8 @@ class SizeOnlyCodec(Codec):
     """Stands for a codec where nothing is computed: its messages only have a size."""
 
     codec: Codec
+    by_round: bool = True
+    """Whether it is as it is in each round, or as after all warm-ups."""
     memory: Literal["none"] = "none"  # type: ignore[assignment]
 
     def encode(self, vector: Tensor, context: Context) -> Message:
@@ -124,11 +126,11 @@ class SizeOnlyCodec(Codec):
         pass
 
     def at(self, round: int) -> Codec:  # noqa: A002
-        return SizeOnlyCodec(codec=self.codec.at(round))
+        return replace(self, codec=self.codec.at(round)) if self.by_round else self
 
     def without_memory(self) -> Codec:
         return self
 
 
-def sized(codec: Codec) -> Codec:
-    return codec if isinstance(codec, Identity) else SizeOnlyCodec(codec=codec)
+def sized(codec: Codec, *, by_round: bool) -> Codec:
+    return codec if isinstance(codec, Identity) else SizeOnlyCodec(codec=codec, by_round=by_round)

@@ -75,8 +75,11 @@ class Simulation:
             self.topology = Topology(cluster, by_group=True)
         else:
             server_groups = cluster.place_servers(prepared.servers)
-            # Messages to servers on other hosts are encrypted.
-            self.topology = Topology(cluster.encrypted(server_groups) if prepared.servers else cluster)
+            # Messages to servers on other hosts are encrypted, and all that a codec makes.
+            inside = prepared.compresses
+            self.topology = Topology(
+                cluster.encrypted(server_groups, inside=inside) if prepared.servers else cluster
+            )
         # A worker that joined late has batches of its own.
         self.steady = costs.steady and len(self.topology.workers) == prepared.settings.workers
         self._job = (

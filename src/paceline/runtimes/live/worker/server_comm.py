@@ -255,7 +255,7 @@ class ServerComm(SoloComm):
         if self.rank == 0:
             self._store.set(RUN, json.dumps(run))
         self.connect(self._store.secret, endpoints, patience, stop_requested, slices)
-        if self.client.shares:
+        if self.client.shares and not slices:
             self.transport = "shm" if info.nodes == 1 else "shared memory and encrypted TCP"
 
     def connect(
