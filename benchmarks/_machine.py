@@ -24,7 +24,7 @@ from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.records.folder import RunFolder
 from paceline.studies.calibrate.links import calibrate_messages
-from paceline.studies.predict.deployment import Layout
+from paceline.studies.predict.deployment import ClusterLayout
 
 USUAL = 0.004
 """Seconds of a step of the networks that links are calibrated with."""
@@ -107,7 +107,7 @@ def _train(runs: Path, settings: Mapping[str, str]) -> RunFolder:
     return RunFolder(run_here(words, int(settings["workers"]), runs))
 
 
-def in_namespaces(profile: Profile, rate: str) -> Layout:
+def in_namespaces(profile: Profile, rate: str) -> ClusterLayout:
     """Workers in namespaces of one machine, each behind its shaped cable; a server has one of its own.
 
     They share the machine's cores, though not its memory.

@@ -39,7 +39,7 @@ from paceline.records.folder import RunFolder
 from paceline.records.spans import StepBreakdown
 from paceline.runtimes.config import read_run
 from paceline.studies.predict.compute import BatchTraces, ComputeTimes, NominalDevice, by_run
-from paceline.studies.predict.deployment import Deployment, Layout, one_machine
+from paceline.studies.predict.deployment import ClusterLayout, Deployment, one_machine
 from paceline.studies.predict.model import PacelineModel
 from paceline.studies.predict.prediction import PredictedStep
 from paceline.studies.predict.request import PredictRequest
@@ -163,7 +163,7 @@ def mean_of(sources: Sequence[ComputeTimes]) -> ComputeTimes:
     )
 
 
-def layout_of(cell: Cell, profile: Profile) -> Layout:
+def layout_of(cell: Cell, profile: Profile) -> ClusterLayout:
     """The machine, or namespaces of it."""
     if cell.network:
         return in_namespaces(profile, cell.where)

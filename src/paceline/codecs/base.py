@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import accumulate
-from math import prod
+from itertools import accumulate, pairwise
+from math import isfinite, prod
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from paceline.specs.ranges import check_ranges
 
-Shape = tuple[int, ...]
 Message = tuple[Tensor, ...]
 """What is sent: its bytes are those of its tensors, which are vectors."""
 Reduction = Generator[Any, Any, None]
@@ -32,7 +31,7 @@ class Layout:
     """The parameters that a flat vector is made of, one after the other."""
 
     names: tuple[str, ...]
-    shapes: tuple[Shape, ...]
+    shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of_vector(cls, elements: int, name: str = "vector") -> Self:
@@ -98,10 +97,7 @@ class Context:
         """One part of the vector for each rank; sizes differ by at most one. Only elementwise state goes along."""
         length, count = self.layout.elements, self.workers
         bounds = [length * rank // count for rank in range(count + 1)]
-        return [
-            (slice(start, stop), self._part(start, stop))
-            for start, stop in zip(bounds, bounds[1:], strict=False)
-        ]
+        return [(slice(start, stop), self._part(start, stop)) for start, stop in pairwise(bounds)]
 
     def _part(self, start: int, stop: int) -> "Context":
         length = self.layout.elements
@@ -161,12 +157,15 @@ class Codec(ABC):
         """For vectors whose error needs no memory, because the sender knows what the receiver has."""
         return replace(self, memory="none")
 
-    def initial_state(self, shape: Shape, seed: int) -> dict[str, Tensor]:  # noqa: ARG002
+    def initial_state(self, shape: tuple[int, ...], seed: int) -> dict[str, Tensor]:  # noqa: ARG002
         """What each rank keeps for a parameter of this shape besides the error memory: vectors, by name."""
         return {}
 
-    def prepare(self, vector: Tensor, context: Context) -> None:
+    def prepare(self, vector: Tensor, context: Context) -> None:  # noqa: B027
         """Change a gradient in place before the error memory is added to it."""
+
+    def sent_whole(self, context: Context) -> None:  # noqa: B027
+        """Called where a vector is sent as it is and not encoded, because that is shorter."""
 
     def reduce(self, vector: Tensor, context: Context) -> Reduction:
         """Make ``vector`` the sum of all ranks' vectors, and subtract from the memory what was sent of this one."""
@@ -179,7 +178,7 @@ class Codec(ABC):
 class Identity(Codec):
     """Send every number as it is."""
 
-    memory: Literal["none"] = "none"  # type: ignore[assignment]
+    memory: Literal["none"] = "none"
     """none: nothing is left out."""
     sums: ClassVar[bool] = True
 
@@ -187,18 +186,25 @@ class Identity(Codec):
         return (vector,)
 
     def decode(self, message: Message, context: Context) -> Tensor:
-        check_lengths(message, context.layout.elements)
+        check_message(message, context.layout.elements)
         return message[0].clone()
 
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
-        check_lengths(message, context.layout.elements)
+        check_message(message, context.layout.elements)
         out.add_(message[0], alpha=alpha)
 
 
-def check_lengths(message: Message, *lengths: int) -> None:
+def check_message(message: Message, *lengths: int) -> None:
+    """Raise CorruptMessage unless the tensors have these lengths and no element that is not finite."""
     found = tuple(tensor.numel() for tensor in message)
     if found != lengths:
         raise CorruptMessage(f"a message of {found} elements, where {lengths} were expected")
+    for tensor in message:
+        if tensor.is_floating_point():
+            total = tensor.sum()
+            # The sum of finite elements may be infinite.
+            if not total.is_meta and not isfinite(total.item()) and not tensor.isfinite().all():
+                raise CorruptMessage("a message with an element that is not finite")
 
 
 def decode(codec: Codec, message: Message, like: Tensor, context: Context) -> Tensor:
@@ -221,21 +227,24 @@ def unpack(codec: Codec, raw: Tensor, dtype: torch.dtype, context: Context) -> M
     """The inverse of ``pack``; CorruptMessage for another number of bytes than the codec makes."""
     kinds = message_kinds(codec, context.layout, dtype, raw.device)
     if codec.varies:
-        many, rest = divmod(raw.numel(), sum(kind.itemsize for kind, _ in kinds))
-        if rest:
-            raise CorruptMessage(f"a message of {raw.numel()} bytes is cut within an element")
+        many = raw.numel() // sum(kind.itemsize for kind, _ in kinds)
         kinds = tuple((kind, many) for kind, _ in kinds)
-    order = sorted(range(len(kinds)), key=lambda place: -kinds[place][0].itemsize)
+    expected = sum(kind.itemsize * count for kind, count in kinds)
+    if raw.numel() != expected:
+        raise CorruptMessage(f"a message of {raw.numel():,} bytes, where {expected:,} were expected")
     found: dict[int, Tensor] = {}
     start = 0
-    for place in order:
+    for place in sorted(range(len(kinds)), key=lambda place: -kinds[place][0].itemsize):
         kind, count = kinds[place]
         stop = start + count * kind.itemsize
-        if stop > raw.numel():
-            raise CorruptMessage(f"a message of {raw.numel()} bytes is too short: it must have {stop}")
-        found[place] = raw[start:stop].view(kind)
+        found[place] = _aligned(raw[start:stop], kind.itemsize).view(kind)
         start = stop
     return tuple(found[place] for place in range(len(kinds)))
+
+
+def _aligned(raw: Tensor, width: int) -> Tensor:
+    aligned = raw.is_contiguous() and not raw.storage_offset() % width
+    return raw if aligned and (raw.is_meta or not raw.data_ptr() % width) else raw.clone()
 
 
 def _by_width(message: Iterable[Tensor]) -> list[Tensor]:

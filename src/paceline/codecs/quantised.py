@@ -1,18 +1,20 @@
-"""Codecs that send fewer bits a number."""
+"""Codecs that send fewer bits an element."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from paceline.codecs.base import Codec, Context, CorruptMessage, Message, check_lengths
+from paceline.codecs.base import Codec, Context, CorruptMessage, Message, check_message
+from paceline.codecs.bits import pack_bits, packed_length, unpack_bits
 from paceline.specs.ranges import Range, from_1_to
 
-BITS = 8
-FROM_2_TO_8 = Range("from 2 to 8", lambda value: 2 <= value <= BITS)
+PIECE = 2**19
+"""Elements that a CPU works on at a time, so that what lies between two operators stays in its caches."""
+FROM_2_TO_8 = Range("from 2 to 8", lambda value: 2 <= value <= 8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,104 +22,168 @@ class Half(Codec):
     """Send every element as a 16-bit float."""
 
     format: Literal["bf16", "fp16"] = "bf16"
-    """bf16 has the range of 32 bits and 8 bits of precision; fp16 has 11 bits and overflows above 65,504."""
+    """bf16 has the range of 32 bits and 8 bits of precision; fp16 has 11 bits and ends at 65,504 / workers."""
     memory: Literal["error", "none"] = "none"
     """error: what a message leaves out is added to the next one (error feedback). none: it is lost."""
     sums: ClassVar[bool] = True
 
-    def encode(self, vector: Tensor, context: Context) -> Message:  # noqa: ARG002
-        return (vector.to(torch.bfloat16 if self.format == "bf16" else torch.float16),)
+    def encode(self, vector: Tensor, context: Context) -> Message:
+        sent = vector.to(torch.bfloat16 if self.format == "bf16" else torch.float16, copy=True)
+        most = 0.99 * torch.finfo(sent.dtype).max / context.workers  # so that no sum is infinite
+        return (sent.clamp_(-most, most),)
 
     def decode(self, message: Message, context: Context) -> Tensor:
-        check_lengths(message, context.layout.elements)
+        check_message(message, context.layout.elements)
         return message[0].float()
 
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
-        check_lengths(message, context.layout.elements)
+        check_message(message, context.layout.elements)
         out.add_(message[0], alpha=alpha)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Int8(Codec):
+class Blockwise(Codec):
+    """Elements as small whole numbers, the levels, and for each block of them what a level stands for: its step."""
+
+    block: Annotated[int, from_1_to(2**24)] = 2048
+    """Elements that share a scale; fewer follow the gradient more closely and send more scales."""
+    requantises: ClassVar[bool] = True
+
+    def decode(self, message: Message, context: Context) -> Tensor:
+        out = message[0].new_empty(context.layout.elements)
+        for part, levels, step in self._unpacked(message, context, out.dtype):
+            torch.mul(levels, step, out=out[part].view_as(levels))
+        return out
+
+    def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
+        for part, levels, step in self._unpacked(message, context, out.dtype):
+            out[part].add_(levels.mul_(step).view(-1), alpha=alpha)
+
+    def levels(self, packed: Tensor, count: int) -> Tensor:
+        """As 8-bit numbers; CorruptMessage for what no encoder makes."""
+        raise NotImplementedError
+
+    def packed_length(self, count: int) -> int:
+        raise NotImplementedError
+
+    def _unpacked(
+        self, message: Message, context: Context, dtype: torch.dtype
+    ) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Some elements, their levels in rows of a block, and the step of each row."""
+        count = context.layout.elements
+        check_message(message, -(-count // self.block), self.packed_length(count))
+        steps, packed = message
+        levels = self.levels(packed, count)
+        for part, blocks in self.parts(levels):
+            step = steps[blocks].to(dtype).view(-1, 1)
+            yield part, levels[part].to(dtype).view(len(step), -1), step
+
+    def parts(self, vector: Tensor) -> Iterator[tuple[slice, slice]]:
+        """Some elements at a time, and the blocks that they are; the last block may be shorter."""
+        count, block = vector.numel(), self.block
+        whole = count // block
+        many = max(1, PIECE // block if vector.device.type == "cpu" else whole)
+        for first in range(0, whole, many):
+            last = min(first + many, whole)
+            yield slice(first * block, last * block), slice(first, last)
+        if count > whole * block:
+            yield slice(whole * block, count), slice(whole, whole + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int8(Blockwise):
     """Round elements at random to levels of their block's largest, unbiased (QSGD; Alistarh et al., 2017)."""
 
     bits: Annotated[int, FROM_2_TO_8] = 8
     """Bits an element; fewer are fewer bytes and more noise."""
-    block: Annotated[int, from_1_to(2**24)] = 2048
-    """Elements that share a scale; fewer follow the gradient more closely and send more scales."""
     memory: Literal["error", "none"] = "none"
     """error: what a message leaves out is added to the next one (error feedback). none: it is lost."""
-    requantises: ClassVar[bool] = True
 
     @property
-    def levels(self) -> int:
-        return 2 ** (self.bits - 1) - 1
+    def largest(self) -> int:
+        return (1 << self.bits - 1) - 1
 
     def encode(self, vector: Tensor, context: Context) -> Message:
-        blocks = pad(vector, (0, -vector.numel() % self.block)).view(-1, self.block)
-        scales = blocks.abs().amax(dim=1, keepdim=True)
-        # Divided first: the number of levels over a small scale may be more than the format holds.
-        scaled = (blocks / scales.clamp_min(torch.finfo(scales.dtype).tiny)).mul_(self.levels)
-        rounded = scaled.add_(_noise(scaled, context.own_seed)).floor_().clamp_(-self.levels, self.levels)
-        return scales.view(-1), self._pack(rounded.to(torch.int8).view(-1)[: vector.numel()])
+        vector = _as_float(vector)
+        steps = vector.new_empty(-(-vector.numel() // self.block))
+        levels = vector.new_empty(vector.numel(), dtype=torch.int8)
+        noise = _Noise(context.own_seed, vector.device)
+        for part, blocks in self.parts(vector):
+            rows = vector[part].view(blocks.stop - blocks.start, -1)
+            step = steps[blocks].copy_(self._steps(rows)).view(-1, 1)
+            scaled = (rows * step.reciprocal()).view(-1)
+            noise.add_to(scaled)
+            levels[part] = scaled.floor_().clamp_(-self.largest, self.largest)
+        if self.bits == 8:
+            return steps, levels
+        return steps, pack_bits(levels.add_(self.largest).view(torch.uint8), self.bits)
 
-    def decode(self, message: Message, context: Context) -> Tensor:
-        count = context.layout.elements
-        check_lengths(message, -(-count // self.block), -(-count * self.bits // BITS))
-        scales, packed = message
-        if not scales.is_meta and not scales.isfinite().all():
-            raise CorruptMessage("a message with a scale that is not finite")
-        levels = self._unpack(packed, count)
-        blocks = pad(levels, (0, -count % self.block)).view(-1, self.block)
-        values = blocks.to(scales.dtype) * (scales.view(-1, 1) / self.levels)
-        return values.view(-1)[:count]
+    def _steps(self, rows: Tensor) -> Tensor:
+        """The largest element over the largest level, where both this and its inverse are numbers of the format."""
+        info = torch.finfo(rows.dtype)
+        largest = torch.maximum(rows.amax(dim=1), rows.amin(dim=1).neg_())
+        return largest.div_(self.largest).clamp_(4 * info.tiny, info.max / (self.largest + 1))
 
-    def _pack(self, levels: Tensor) -> Tensor:
-        if self.bits == BITS:
-            return levels
-        words = pad(levels.long() & (2**self.bits - 1), (0, -levels.numel() % BITS)).view(-1, BITS)
-        shifts = torch.arange(BITS, device=levels.device) * self.bits
-        together = (words << shifts).sum(dim=1).view(-1, 1).view(torch.int8)[:, : self.bits]
-        return together.reshape(-1)[: -(-levels.numel() * self.bits // BITS)]
+    def packed_length(self, count: int) -> int:
+        return count if self.bits == 8 else packed_length(count, self.bits)
 
-    def _unpack(self, packed: Tensor, count: int) -> Tensor:
-        if self.bits == BITS:
-            return packed
-        groups = pad(packed, (0, -packed.numel() % self.bits)).view(-1, self.bits)
-        words = pad(groups, (0, BITS - self.bits)).contiguous().view(torch.int64)
-        shifts = torch.arange(BITS, device=packed.device) * self.bits
-        raw = (words >> shifts) & (2**self.bits - 1)
-        return ((raw ^ 2 ** (self.bits - 1)) - 2 ** (self.bits - 1)).to(torch.int8).view(-1)[:count]
+    def levels(self, packed: Tensor, count: int) -> Tensor:
+        found = packed
+        if self.bits < 8:
+            found = unpack_bits(packed, self.bits, count).view(torch.int8).sub_(self.largest)
+        if count:
+            low, high = found.amin(), found.amax()
+            if not found.is_meta and max(-int(low), int(high)) > self.largest:
+                raise CorruptMessage(f"a message with a level beyond {self.largest}")
+        return found
 
 
-def _noise(like: Tensor, seed: int) -> Tensor:
+class _Noise:
     """Uniform in [0, 1), from a generator of its own, so that no other random number changes."""
-    if like.device.type != "cpu":
-        device = like.device
-        if like.is_meta:
-            return torch.rand(like.shape, device=device)
-        return torch.rand(like.shape, generator=torch.Generator(device).manual_seed(seed), device=device)
-    bits = np.random.Generator(np.random.SFC64(seed)).integers(2**16, size=like.numel(), dtype=np.uint16)
-    return torch.from_numpy(bits.astype(np.float32)).view(like.shape).div_(2**16)
+
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self._cpu = np.random.SFC64(seed) if device.type == "cpu" else None
+        self._other = (
+            torch.Generator(device).manual_seed(seed) if device.type not in ("cpu", "meta") else None
+        )
+
+    def add_to(self, vector: Tensor) -> None:
+        count = vector.numel()
+        if self._cpu is None:
+            made = torch.randint(
+                2**16, (count,), generator=self._other, device=vector.device, dtype=torch.int32
+            )
+        else:
+            made = torch.from_numpy(self._cpu.random_raw(-(-count // 4)).view(np.uint16)[:count])
+        vector.add_(made.to(vector.dtype), alpha=2.0**-16)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sign(Codec):
-    """Send one bit an element, and the mean size of all (scaled signSGD; Karimireddy et al., 2019)."""
-
-    requantises: ClassVar[bool] = True
+class Sign(Blockwise):
+    """Send one bit an element, and the mean size of each block (scaled signSGD; Karimireddy et al., 2019)."""
 
     def encode(self, vector: Tensor, context: Context) -> Message:  # noqa: ARG002
-        bits = pad((vector >= 0).to(torch.uint8), (0, -vector.numel() % BITS)).view(-1, BITS)
-        packed = bits << torch.arange(BITS, dtype=torch.uint8, device=vector.device)
-        mean = vector.abs().sum().div(max(1, vector.numel()))
-        return mean.view(1), packed.sum(dim=1, dtype=torch.uint8)
+        vector = _as_float(vector)
+        means = vector.new_empty(-(-vector.numel() // self.block))
+        for part, blocks in self.parts(vector):
+            rows = vector[part].view(blocks.stop - blocks.start, -1)
+            torch.sum(rows.abs().mul_(1 / rows.shape[1]), dim=1, out=means[blocks])
+        return means, pack_bits(_negative(vector), 1)
 
-    def decode(self, message: Message, context: Context) -> Tensor:
-        count = context.layout.elements
-        check_lengths(message, 1, -(-count // BITS))
-        mean, packed = message
-        if not mean.is_meta and not mean.isfinite().all():
-            raise CorruptMessage("a message whose mean is not finite")
-        bits = (packed.view(-1, 1) >> torch.arange(BITS, dtype=torch.uint8, device=packed.device)) & 1
-        return bits.view(-1)[:count].to(mean.dtype).mul_(2).sub_(1).mul_(mean)
+    def packed_length(self, count: int) -> int:
+        return packed_length(count, 1)
+
+    def levels(self, packed: Tensor, count: int) -> Tensor:
+        return unpack_bits(packed, 1, count).view(torch.int8).mul_(-2).add_(1)
+
+
+def _as_float(vector: Tensor) -> Tensor:
+    """Contiguous, and of 32 bits at least."""
+    return vector.to(torch.promote_types(vector.dtype, torch.float32)).contiguous()
+
+
+def _negative(vector: Tensor) -> Tensor:
+    """1 where the sign is negative and else 0."""
+    if vector.device.type == "cpu":
+        return torch.from_numpy(np.signbit(vector.detach().numpy())).view(torch.uint8)
+    return torch.signbit(vector).view(torch.uint8)

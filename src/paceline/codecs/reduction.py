@@ -15,6 +15,7 @@ from torch import Tensor
 from paceline.codecs.base import (
     Codec,
     Context,
+    CorruptMessage,
     Identity,
     Message,
     Reduction,
@@ -147,9 +148,12 @@ def gathered_or_dense(codec: Codec, vector: Tensor, context: Context) -> Reducti
     own = torch.tensor([raw.numel()], device="cpu" if raw.is_meta else raw.device)
     lengths = [int(one) for one in (yield AllGather(own))]
     longest = max(lengths)
+    if min(lengths) < 0:
+        raise CorruptMessage(f"a message of {min(lengths)} bytes")
     if context.workers * longest > 2 * vector.nbytes:
         if context.memory is not None:
             context.memory.zero_()
+        codec.sent_whole(context)
         yield Sum(vector)
         return
     _forget(codec, message, context)
@@ -162,6 +166,12 @@ def _add_all(codec: Codec, received: Sequence[Tensor], vector: Tensor, context: 
     vector.zero_()
     for raw in received:
         codec.add(unpack(codec, raw, vector.dtype, context), vector, context)
+
+
+def _add_padded(codec: Codec, raw: Tensor, out: Tensor, context: Context) -> None:
+    """As ``Codec.add``, of a message that zeros make as long as the longest of them."""
+    bytes_ = message_bytes(codec, context.layout, out.dtype)
+    codec.add(unpack(codec, raw[:bytes_], out.dtype, context), out, context)
 
 
 def scattered(codec: Codec, second: Codec, vector: Tensor, context: Context) -> Reduction:
@@ -182,9 +192,10 @@ def scattered(codec: Codec, second: Codec, vector: Tensor, context: Context) -> 
     received = yield AllToAll(rows)
     where, part = chunks[rank]
     own = vector[where]
+    codec.sent_whole(part)
     for other, raw in enumerate(received):
         if other != rank:
-            codec.add(unpack(codec, raw, vector.dtype, part), own, part)
+            _add_padded(codec, raw, own, part)
     if part.memory is not None:
         torch.mul(own, 1 / part.share, out=part.memory)
     message = second.encode(own, part)
@@ -192,7 +203,7 @@ def scattered(codec: Codec, second: Codec, vector: Tensor, context: Context) -> 
     sums = yield AllGather(pack(message, _longest(second, vector, context)))
     vector.zero_()
     for raw, (where, part) in zip(sums, chunks, strict=True):
-        second.add(unpack(second, raw, vector.dtype, part), vector[where], part)
+        _add_padded(second, raw, vector[where], part)
 
 
 def run_together(programs: Sequence[Reduction]) -> None:

@@ -1,13 +1,15 @@
 """Codecs that send a few of the elements."""
 
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Context, CorruptMessage, Message, check_lengths
+from paceline.codecs.base import Codec, Context, CorruptMessage, Message, check_message
+from paceline.codecs.select import drawn, largest, reaching
 from paceline.specs.ranges import Fraction, NotNegative, Ratio, at_least
 
 MOST_INDEXED = 2**31
@@ -26,7 +28,7 @@ class Sparse(Codec):
             raise ValueError(
                 f"a vector of {vector.numel():,} elements is too long to send indices; cut it to {MOST_INDEXED:,}"
             )
-        return vector[indices], indices.to(torch.int32)
+        return vector.index_select(0, indices), indices.to(torch.int32)
 
     def decode(self, message: Message, context: Context) -> Tensor:
         out = message[0].new_zeros(context.layout.elements)
@@ -34,13 +36,21 @@ class Sparse(Codec):
         return out
 
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
+        check_message(message, *[self.sent(message, context)] * 2)
         values, indices = message
-        check_lengths(message, indices.numel(), indices.numel())
-        if not indices.is_meta and indices.numel():
-            low, high = indices.aminmax()
-            if low < 0 or high >= context.layout.elements:
-                raise CorruptMessage(f"an index outside of a vector of {context.layout.elements} elements")
+        _check_indices(indices, context.layout.elements)
         out.index_add_(0, indices, values.to(out.dtype), alpha=alpha)
+
+    def sent(self, message: Message, context: Context) -> int:
+        """The number of elements that are sent; the message may tell."""
+        raise NotImplementedError
+
+
+def _check_indices(indices: Tensor, elements: int) -> None:
+    if indices.is_meta or not indices.numel():
+        return
+    if indices[0] < 0 or indices[-1] >= elements or not (indices[1:] > indices[:-1]).all():
+        raise CorruptMessage(f"indices that do not ascend from 0 to the last of {elements:,} elements")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +61,10 @@ class TopK(Sparse):
     """Fraction of the elements that is sent; less is fewer bytes and more error to feed back."""
 
     def encode(self, vector: Tensor, context: Context) -> Message:  # noqa: ARG002
-        count = kept(vector.numel(), self.ratio)
-        return self.message(vector, vector.abs().topk(count, sorted=False).indices)
+        return self.message(vector, largest(vector, kept(vector.numel(), self.ratio)))
+
+    def sent(self, message: Message, context: Context) -> int:  # noqa: ARG002
+        return kept(context.layout.elements, self.ratio)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +76,10 @@ class DGC(TopK):
     momentum: Fraction = 0.9
     """Each rank's own momentum, which replaces the optimizer's."""
     clip: NotNegative = 0.0
-    """Largest norm of the mean gradient, of which each of n ranks may have 1/sqrt(n); 0: no clipping."""
+    """Largest norm of a parameter's mean gradient, of which each of n ranks may have 1/sqrt(n); 0: no clipping."""
     warmup: Annotated[int, at_least(0)] = 0
     """Steps in which the ratio falls from 25 % to its value, each of its stages a fourth of the one before."""
-    memory: Literal["error"] = "error"  # type: ignore[assignment]
+    memory: Literal["error"] = "error"
     """error: what is not sent is kept; the momentum correction needs it."""
     has_momentum: ClassVar[bool] = True
 
@@ -75,32 +87,35 @@ class DGC(TopK):
         if round >= self.warmup:
             return self
         stages = 1
-        while 0.25**stages > self.ratio:
+        while 0.25 ** (stages + 1) > self.ratio:
             stages += 1
-        stage = ceil((round + 1) * stages / self.warmup)
-        ratio = max(self.ratio, 0.25**stage)
-        return DGC(ratio=ratio, momentum=self.momentum, clip=self.clip)
+        return replace(self, ratio=max(self.ratio, 0.25 ** (1 + round * stages // self.warmup)), warmup=0)
 
     def without_memory(self) -> Codec:
         """Top-k alone: momentum is of gradients."""
         return TopK(ratio=self.ratio, memory="none")
 
     def initial_state(self, shape: tuple[int, ...], seed: int) -> dict[str, Tensor]:  # noqa: ARG002
-        return {"momentum": torch.zeros(shape).view(-1)}
+        return {"momentum": torch.zeros(prod(shape))}
 
     def prepare(self, vector: Tensor, context: Context) -> None:
         if self.clip:
-            norm = vector.norm() * context.workers**0.5
-            vector.mul_((self.clip / norm.clamp_min(torch.finfo(vector.dtype).tiny)).clamp_max(1.0))
+            most, offsets = self.clip * context.workers**-0.5, context.layout.offsets
+            for start, stop in pairwise(offsets):
+                part = vector[start:stop]
+                part.mul_((most / part.norm()).clamp_max(1.0).nan_to_num(1.0))
         velocity = context.state["momentum"]
-        velocity.mul_(self.momentum).add_(vector)
-        vector.copy_(velocity)
+        velocity.mul_(self.momentum).add_(vector, alpha=1 / context.share)
+        torch.mul(velocity, context.share, out=vector)
 
     def encode(self, vector: Tensor, context: Context) -> Message:
         message = super().encode(vector, context)
         if "momentum" in context.state:
             context.state["momentum"].index_fill_(0, message[1].long(), 0.0)  # momentum factor masking
         return message
+
+    def sent_whole(self, context: Context) -> None:
+        context.state["momentum"].zero_()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,12 +129,14 @@ class Threshold(Sparse):
     varies: ClassVar[bool] = True
 
     def encode(self, vector: Tensor, context: Context) -> Message:  # noqa: ARG002
-        above = vector.abs() >= self.bound
-        if vector.is_meta:  # only data can tell how many there are
-            indices = torch.empty(kept(vector.numel(), self.density), dtype=torch.long, device="meta")
-        else:
-            indices = above.nonzero().view(-1)
-        return self.message(vector, indices)
+        if not vector.is_meta:
+            return self.message(vector, reaching(vector, self.bound))
+        # Only data can tell how many there are.
+        many = kept(vector.numel(), self.density)
+        return self.message(vector, (vector.abs() >= self.bound)[:many].long())
+
+    def sent(self, message: Message, context: Context) -> int:  # noqa: ARG002
+        return message[0].numel() if message else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +148,7 @@ class RandomK(Codec):
     sums: ClassVar[bool] = True
 
     def encode(self, vector: Tensor, context: Context) -> Message:
-        return (vector[self._indices(vector, context)],)
+        return (vector.index_select(0, self._indices(vector, context)),)
 
     def decode(self, message: Message, context: Context) -> Tensor:
         out = message[0].new_zeros(context.layout.elements)
@@ -139,13 +156,12 @@ class RandomK(Codec):
         return out
 
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
-        check_lengths(message, kept(context.layout.elements, self.ratio))
-        out.index_add_(0, self._indices(out, context), message[0], alpha=alpha)
+        check_message(message, kept(context.layout.elements, self.ratio))
+        indices = self._indices(out, context)
+        out.index_add_(0, indices, message[0].to(out.dtype), alpha=alpha)
 
     def _indices(self, vector: Tensor, context: Context) -> Tensor:
-        count = context.layout.elements
-        drawn = torch.empty(count, dtype=torch.long, device="meta")
-        if not vector.is_meta:
-            generator = torch.Generator().manual_seed(context.shared_seed)
-            drawn = torch.randperm(count, generator=generator)
-        return drawn[: kept(count, self.ratio)].to(vector.device)
+        length = context.layout.elements
+        if vector.is_meta:
+            return torch.randint(max(1, length), (kept(length, self.ratio),), device="meta")
+        return drawn(context.shared_seed, length, kept(length, self.ratio)).to(vector.device)

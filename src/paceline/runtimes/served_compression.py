@@ -9,6 +9,7 @@ keeps from one difference to the next. Every worker pulls before a checkpoint an
 this is saved, and a resumed run still equals one that was never stopped.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import isfinite
@@ -20,6 +21,7 @@ from torch import Tensor
 from paceline.codecs.base import (
     Codec,
     Context,
+    CorruptMessage,
     Layout,
     message_kinds,
     pack,
@@ -166,13 +168,17 @@ class ServerMessages(PlainMessages):
 
     @torch.no_grad()
     def encoded(self, peer: int, message: Any) -> Any:
-        """A model as a worker gets it; exact where it is not finite, which the worker then reports."""
+        """A model as a worker gets it; exact where it is not finite, or too large for the codec.
+
+        Such a model the worker then reports.
+        """
         if not isinstance(message, Model):
             return message
         if peer in self.references:
             difference = message.params - self.references[peer]
-            if difference.is_meta or isfinite(difference.sum().item()):
-                return replace(message, params=self._encode(peer, message, difference))
+            with suppress(CorruptMessage):
+                if difference.is_meta or isfinite(difference.sum().item()):
+                    return replace(message, params=self._encode(peer, message, difference))
         one = self._slice
         self.references[peer] = message.params.clone()
         self._states[peer] = CodecState(

@@ -32,7 +32,9 @@ def served_coding(
     if not coding.compresses:
         return ()
     parts = [layout.between(start, stop) for start, stop in slice_bounds(layout.elements, servers)]
-    return tuple(_scaled(_costs(codec or coding.codec, coding.timed, part, dtype), coding.scale) for part in parts)
+    return tuple(
+        _scaled(_costs(codec or coding.codec, coding.timed, part, dtype), coding.scale) for part in parts
+    )
 
 
 def _scaled(found: ServedCoding, scale: float) -> ServedCoding:

@@ -1,7 +1,7 @@
 """What a job weighs, without its weights, and tensors that only have a size."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 from math import prod

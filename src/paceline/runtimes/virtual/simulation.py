@@ -86,7 +86,7 @@ class Simulation:
             replace(prepared.job, loader_workers=0) if gradients and isinstance(prepared.job, Job) else None
         )
         """What is computed; None where only time is simulated."""
-        self._coded = prepared if self._job else replace(prepared, codec=sized(prepared.codec))
+        self._coded = prepared if self._job else replace(prepared, codec=sized(prepared.codec, by_round=True))
         self._vector = sizes_only(self.shape.size, self.shape.dtype)
         self._buffers = sizes_only(self.shape.buffers)
         self._rows: list[MetricsRow] = []

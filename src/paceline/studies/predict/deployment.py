@@ -28,13 +28,13 @@ MOST_HERE = 256
 AVERAGED: Mapping[Backend, tuple[str, ...]] = {"shm": ("memory", "loopback"), "gloo": ("loopback", "memory")}
 """The links that all-reduces inside a machine go through, or else the nearest to it that was measured."""
 
-Layout = Callable[[int, bool, float], Cluster]
+ClusterLayout = Callable[[int, bool, float], Cluster]
 """The hosts for a number of workers, whether they exchange with servers, and the seconds they compute in between."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    layout: Layout
+    layout: ClusterLayout
     most: int
     words: str
     network: str = ""
