@@ -277,10 +277,8 @@ class Cluster:
         for index, group in enumerate(apart.groups):
             host = group.host
             most = max(host.workers, placed[index], 1) * self.cipher
-            slower = {"link": _at_most(host.link, most)}
-            if inside:
-                slower["inside"] = _at_most(host.inside, most)
-            groups.append(replace(group, host=replace(host, **slower)))
+            within = _at_most(host.inside, most) if inside else host.inside
+            groups.append(replace(group, host=replace(host, link=_at_most(host.link, most), inside=within)))
         return replace(self, groups=tuple(groups))
 
     def __str__(self) -> str:

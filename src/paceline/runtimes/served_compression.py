@@ -55,14 +55,10 @@ class SliceCodec:
         return self.codec.at(message.version).without_memory()
 
     def context(self, message: Push | Model, worker: int) -> Context:
-        push = isinstance(message, Push)
-        return Context(
-            layout=self.layout,
-            start=self.start,
-            round=message.clock if push else message.version,
-            rank=worker,
-            seed=self.seed if push else self.seed + OF_MODELS,
-        )
+        number, seed = message.version, self.seed + OF_MODELS
+        if isinstance(message, Push):
+            number, seed = message.clock, self.seed
+        return Context(layout=self.layout, start=self.start, round=number, rank=worker, seed=seed)
 
     def add(self, message: Push | Model, worker: int, out: Tensor) -> None:
         """Add what an encoded message stands for to ``out``; CorruptMessage for what no encoder makes."""

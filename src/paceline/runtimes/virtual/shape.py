@@ -114,7 +114,7 @@ class SizeOnlyCodec(Codec):
     codec: Codec
     by_round: bool = True
     """Whether it is as it is in each round, or as after all warm-ups."""
-    memory: Literal["none"] = "none"  # type: ignore[assignment]
+    memory: Literal["error", "none"] = "none"
 
     def encode(self, vector: Tensor, context: Context) -> Message:
         return (sizes_only(codec_bytes(self.codec, context.layout, vector.dtype), torch.uint8),)
