@@ -62,18 +62,15 @@ class Points:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Every:
+class Every(paceline.Codec):
     n: int = 2
     sums = True
 
-    def encode(self, tensor):
-        return (tensor.flatten()[:: self.n].clone(),)
+    def encode(self, vector, context):
+        return (vector[:: self.n].clone(),)
 
-    def decode(self, message, shape):
-        return message[0].repeat_interleave(self.n)[: torch.Size(shape).numel()].reshape(tuple(shape))
-
-    def message_bytes(self, shapes, element):
-        return sum(-(-torch.Size(shape).numel() // self.n) for shape in shapes) * element
+    def decode(self, message, context):
+        return message[0].repeat_interleave(self.n)[: context.layout.elements]
 
 
 class NoDataclass:

@@ -16,6 +16,9 @@ from predict_setups import make_setup
 
 from paceline.clusters.cluster import MEMORY, Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
+from paceline.codecs import build_codec
+from paceline.codecs.base import Layout
+from paceline.costs.coding import CodecCosts
 from paceline.costs.device import StepCost
 from paceline.costs.trace.trace import Trace, trace
 from paceline.errors import UsageError
@@ -65,7 +68,14 @@ class ByHand(PacelineModel):
     codec: str = "identity"
     plain: Callable[[int], float] | None = None
     """The exchange without a codec."""
-    shape: ClassVar[JobShape] = JobShape(name="hand", parameters=(10,), train_samples=1, test_samples=1)
+    shape: ClassVar[JobShape] = JobShape(
+        name="hand", layout=Layout.of_vectors(10), train_samples=1, test_samples=1
+    )
+
+    @property
+    def coding(self) -> CodecCosts:
+        return CodecCosts(codec=build_codec(self.request.codec))
+
     basis: ClassVar[Basis] = Basis(
         level="catalogue", compute="a stated time", links="a formula", interval="a guess"
     )
@@ -167,12 +177,14 @@ def test_shares_that_cannot_be_divided_are_computing_itself():
 
 
 def test_a_codec_that_gathers_is_told_with_where_it_is_slower_than_none():
-    model = ByHand(exchange=float, codec="int8", plain=lambda workers: 5.0)
+    model = ByHand(exchange=float, codec="top-k", plain=lambda workers: 5.0)
     for workers, slower in (((1, 2, 4, 8, 16), 8), ((1, 2, 4), None)):
-        found = findings(asked(float, model=model, codec="int8", workers=workers))
+        found = findings(asked(float, model=model, codec="top-k", workers=workers))
         assert found.gathering.slower == slower
-    assert findings(asked(float, model=model, codec="int8", strategies=("ps",))).gathering is None
-    assert findings(asked(float, model=model, codec="int8", workers=(1,))).gathering is None
+    assert findings(asked(float, model=model, codec="top-k", strategies=("ps",))).gathering is None
+    assert findings(asked(float, model=model, codec="top-k", workers=(1,))).gathering is None
+    summed = ByHand(exchange=float, codec="half", plain=lambda workers: 5.0)
+    assert findings(asked(float, model=summed, codec="half")).gathering is None
 
 
 def test_a_dip_before_the_knee_is_told():

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import isfinite, prod
 from typing import Any, ClassVar, Literal, Self
 
@@ -36,6 +36,10 @@ class Layout:
     @classmethod
     def of_vector(cls, elements: int, name: str = "vector") -> Self:
         return cls((name,), ((elements,),))
+
+    @classmethod
+    def of_vectors(cls, *elements: int) -> Self:
+        return cls(tuple(map(str, range(len(elements)))), tuple((one,) for one in elements))
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
@@ -95,9 +99,12 @@ class Context:
 
     def chunks(self) -> list[tuple[slice, "Context"]]:
         """One part of the vector for each rank; sizes differ by at most one. Only elementwise state goes along."""
+        return [self.chunk(rank) for rank in range(self.workers)]
+
+    def chunk(self, rank: int) -> tuple[slice, "Context"]:
         length, count = self.layout.elements, self.workers
-        bounds = [length * rank // count for rank in range(count + 1)]
-        return [(slice(start, stop), self._part(start, stop)) for start, stop in pairwise(bounds)]
+        start, stop = length * rank // count, length * (rank + 1) // count
+        return slice(start, stop), self._part(start, stop)
 
     def _part(self, start: int, stop: int) -> "Context":
         length = self.layout.elements

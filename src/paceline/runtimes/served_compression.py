@@ -175,10 +175,10 @@ class ServerMessages(PlainMessages):
             with suppress(CorruptMessage):
                 if difference.is_meta or isfinite(difference.sum().item()):
                     return replace(message, params=self._encode(peer, message, difference))
-        one = self._slice
-        self.references[peer] = message.params.clone()
+        one, params = self._slice, message.params
+        self.references[peer] = params.clone()
         self._states[peer] = CodecState(
-            one.codec.without_memory(), one.layout, {}, dtype=one.dtype, seed=one.seed
+            one.codec.without_memory(), one.layout, {}, dtype=one.dtype, device=params.device, seed=one.seed
         )
         return message
 

@@ -116,9 +116,12 @@ def _broadcasts(tensor: Tensor, into: Tensor) -> bool:
 def elementwise(*args: Any, **options: Any) -> Tensor:
     """One tensor out of tensors of one floating-point type that broadcast; the first says how it lies in memory."""
     tensors = [one for one in args if isinstance(one, Tensor)]
-    first = tensors[0]
-    _only_if(all(one.is_meta and one.dtype == first.dtype for one in tensors), "out" not in options)
+    first, out = tensors[0], options.get("out")
+    _only_if(all(one.is_meta and one.dtype == first.dtype for one in tensors))
     _only_if(first.dtype.is_floating_point)
+    if out is not None:
+        _only_if(all(one.shape == out.shape and one.dtype == out.dtype for one in tensors))
+        return out  # type: ignore[no-any-return]
     if all(_broadcasts(one, first) for one in tensors[1:]):
         # Where the first says little of how its memory lies, the others have their say, and torch knows how.
         _only_if(len(tensors) == 1 or not _is_expanded(first))
@@ -152,15 +155,65 @@ def _in_place(first: Tensor, *others: Any, **_: Any) -> Tensor:
     return first
 
 
+def _scattered(first: Tensor, *_: Any, **__: Any) -> Tensor:
+    _only_if(first.is_meta)
+    return first
+
+
+def _bits(first: Tensor, second: Any) -> Tensor:
+    """Of integers of one type, or of one with a number."""
+    tensors = [one for one in (first, second) if isinstance(one, Tensor)]
+    _only_if(all(one.is_meta and one.dtype == first.dtype and one.is_contiguous() for one in tensors))
+    _only_if(not first.dtype.is_floating_point, first.dtype != torch.bool)
+    return empty(np.broadcast_shapes(*(one.shape for one in tensors)), first.dtype)
+
+
+def _compared(first: Tensor, second: Any) -> Tensor:
+    _only_if(first.is_meta, first.is_contiguous(), not isinstance(second, Tensor))
+    return empty(first.shape, torch.bool)
+
+
+def _taken(vector: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    """Of a vector, elements by their numbers."""
+    (chosen,) = indices
+    _only_if(vector.dim() == 1, chosen is not None and chosen.dtype == torch.int64 and chosen.is_meta)
+    assert chosen is not None
+    return empty(chosen.shape, vector.dtype)
+
+
+def _random(shape: Ints, *, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Tensor:
+    _only_if(device is not None and device.type == "meta")
+    return empty(shape, dtype or torch.float32)
+
+
+def _largest(values: Tensor, count: int, dim: int = -1, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    _only_if(values.is_meta, values.dim() == 1, dim in (0, -1), 0 <= count <= values.numel())
+    return empty((count,), values.dtype), empty((count,), torch.int64)
+
+
+def _matrix_vector(matrix: Tensor, vector: Tensor) -> Tensor:
+    _only_if(matrix.dtype == vector.dtype, matrix.shape[1:] == vector.shape)
+    return empty(matrix.shape[:1], matrix.dtype)
+
+
+def _length(values: Tensor, _: float = 2, *rest: Any, **options: Any) -> Tensor:
+    _only_if(values.is_floating_point(), not rest, not options)
+    return empty((), values.dtype)
+
+
 def _arange(*bounds: Any, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Tensor:
     _only_if(all(type(one) is int for one in bounds), device is not None and device.type == "meta")
     return empty((len(range(*bounds)),), dtype or torch.int64)
 
 
-def _product(dimensions: int, left: Tensor, right: Tensor, **options: Any) -> Tensor:
-    _only_if(left.dim() == right.dim() == dimensions, left.dtype == right.dtype, not options)
+def _product(dimensions: int, left: Tensor, right: Tensor, *, out: Tensor | None = None) -> Tensor:
+    _only_if(left.dim() == right.dim() == dimensions, left.dtype == right.dtype)
     _only_if(left.shape[:-2] == right.shape[:-2], left.shape[-1] == right.shape[-2])
-    return empty((*left.shape[:-1], right.shape[-1]), left.dtype)
+    shape = (*left.shape[:-1], right.shape[-1])
+    if out is None:
+        return empty(shape, left.dtype)
+    _only_if(out.shape == shape, out.dtype == left.dtype)
+    return out
 
 
 def _addmm(bias: Tensor, left: Tensor, right: Tensor, **options: Any) -> Tensor:
@@ -170,7 +223,8 @@ def _addmm(bias: Tensor, left: Tensor, right: Tensor, **options: Any) -> Tensor:
 
 
 def _reduced(values: Tensor, dims: Any = None, keepdim: bool = False, **options: Any) -> Tensor:
-    _only_if(values.is_floating_point(), options.get("dtype") is None, "out" not in options)
+    dtype = options.get("dtype") or values.dtype
+    _only_if(values.is_floating_point() or options.get("dtype") is not None, "out" not in options)
     dims = range(values.dim()) if dims in (None, []) else dims
     depth = max(values.dim(), 1)
     gone = {place % depth for place in dims}
@@ -180,7 +234,7 @@ def _reduced(values: Tensor, dims: Any = None, keepdim: bool = False, **options:
         for place, size in enumerate(values.shape)
         if keepdim or place not in gone
     ]
-    return empty(sizes, values.dtype)
+    return empty(sizes, dtype)
 
 
 def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -345,6 +399,8 @@ _IN_PLACE = (
     "zero_ fill_ normal_ uniform_ bernoulli_ add_ mul_ div_ sub_ relu_ clamp_ sigmoid_ tanh_ silu_ hardtanh_ "
     "leaky_relu_ lerp_ addcmul_ addcdiv_ sqrt_ copy_ exponential_ trunc_ erfinv_ random_"
 )
+_SCATTERED = "index_add_ index_fill_ addmm_ floor_"
+_BITS = "bitwise_and bitwise_or __lshift__ __rshift__"
 _NOTHING = "_fused_sgd_ _fused_adam_ _fused_adamw_ _fused_adagrad_"
 
 RULES: dict[str, Any] = {
@@ -352,13 +408,23 @@ RULES: dict[str, Any] = {
     **dict.fromkeys(_LIKE_FIRST.split(), _like_first),
     **dict.fromkeys(_LIKE_SECOND.split(), _like_second),
     **dict.fromkeys(_IN_PLACE.split(), _in_place),
+    **dict.fromkeys(_SCATTERED.split(), _scattered),
+    **dict.fromkeys(_BITS.split(), _bits),
     **dict.fromkeys(_NOTHING.split(), lambda *_, **__: None),
     "arange": _arange,
     "mm": partial(_product, 2),
+    "mv": _matrix_vector,
+    "linalg_vector_norm": _length,
+    "ge": _compared,
+    "index": _taken,
+    "rand": _random,
+    "randn": _random,
+    "topk": _largest,
     "addmm": _addmm,
     "bmm": partial(_product, 3),
     "sum": _reduced,
     "mean": _reduced,
+    "amax": _reduced,
     "cat": _cat,
     "constant_pad_nd": _pad,
     "nll_loss_forward": _nll,

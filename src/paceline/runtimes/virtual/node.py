@@ -9,6 +9,7 @@ from typing import Any
 from paceline.costs.stated import GradientTimes
 from paceline.records.servers import ServerTotals
 from paceline.records.spans import KINDS, Span, StepRecord, TimeLedger
+from paceline.runtimes.compression import Compressor
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.served_compression import PlainMessages
 from paceline.runtimes.session import Ending, Session
@@ -108,6 +109,8 @@ class Node:
     """The Replica or ParameterShard that computes; None where only time is simulated."""
     messages: PlainMessages = field(default_factory=PlainMessages)
     """How what it sends is encoded, and what it receives decoded."""
+    compressor: Compressor | None = None
+    """Of a worker that computes, where a codec is in use and workers reduce among themselves."""
     session: Session | None = None
     ledger: StepLedger = field(default_factory=StepLedger)
     answer: Any = None

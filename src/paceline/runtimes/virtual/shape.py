@@ -13,14 +13,13 @@ from torch import Tensor
 from paceline.codecs.base import Codec, Context, Identity, Layout, Message
 from paceline.codecs.base import message_bytes as codec_bytes
 from paceline.collectives.traffic import Bucket
-from paceline.costs.device import UNCOMPRESSED, Compression
 from paceline.jobs.job import Job
 from paceline.runtimes.compression import layout_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobShape:
-    """All that time depends on: the sizes of the parameters, of the buffers and of the data."""
+    """All that time depends on: the shapes of the parameters, the sizes of the buffers and of the data."""
 
     name: str
     layout: Layout
@@ -31,7 +30,6 @@ class JobShape:
     test_samples: int
     ready: tuple[float, ...] = ()
     """One a parameter: the part of backward, 0 to 1, after which its gradient is complete; empty: not known."""
-    compression: Compression = UNCOMPRESSED
     accumulate: int = 1
     metrics: ClassVar[tuple[str, ...]] = ()
     step: ClassVar[str] = ""

@@ -3,12 +3,13 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from math import inf
 
 import torch
 
 from paceline.clusters.cluster import Cluster
+from paceline.costs.coding import CodecCosts, MemoryRate
 from paceline.costs.network import FlowNetwork
 from paceline.costs.stated import StatedCosts
 from paceline.costs.topology import Topology
@@ -17,16 +18,19 @@ from paceline.jobs.job import Job
 from paceline.jobs.optimizers import Constant
 from paceline.records.events import MetricsRow
 from paceline.records.summary import Observer, Summary
+from paceline.runtimes.compression import Compressor
 from paceline.runtimes.prepare import Prepared, check_strategy
 from paceline.runtimes.replica import ParameterShard, Replica
 from paceline.runtimes.served_compression import server_messages, worker_messages
 from paceline.runtimes.session import Position, Session
 from paceline.runtimes.virtual.node import Node, StepLedger
 from paceline.runtimes.virtual.recording import SimulationRecorder
+from paceline.runtimes.virtual.served_coding import served_coding
 from paceline.runtimes.virtual.shape import JobShape, sized, sizes_only
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.strategies.base import Server, SyncPoint, Worker, server_slices
 from paceline.strategies.effects import Peer, Program
+from paceline.strategies.messages import Model, Push
 
 CPU = torch.device("cpu")
 NEAR = 1e-6
@@ -46,7 +50,8 @@ class Simulation:
     strategies in which the workers of a group act in step.
 
     A run that is repeated says who its ``initial_workers`` were, by which ``transport`` messages travel, and how a
-    worker's ``program`` is made of its session.
+    worker's ``program`` is made of its session. Unless ``coding`` is given, a codec takes the time that the cluster
+    states.
     """
 
     def __init__(
@@ -64,11 +69,20 @@ class Simulation:
         initial_workers: tuple[int, ...] | None = None,
         transport: str = "",
         program: Callable[[Session], Program] = Session.program,
+        coding: CodecCosts | None = None,
     ) -> None:
         self.prepared, self.cluster, self.costs, self.gradients = prepared, cluster, costs, gradients
         self.observer, self.recorder = observer or Observer(), recorder or SimulationRecorder()
         self.horizon, self.deadline = horizon, horizon * (1 + NEAR)
         self.shape = prepared.job if isinstance(prepared.job, JobShape) else JobShape.of(prepared.job)
+        coding = coding or CodecCosts(
+            codec=prepared.codec, timed=MemoryRate(costs.times.coding), by_round=True
+        )
+        # All workers wait for the slowest.
+        self.coding = replace(coding, scale=coding.scale / min(costs.speeds))
+        self._served_coding = cache(
+            partial(served_coding, coding, self.shape.layout, self.shape.dtype, prepared.servers)
+        )
         self._name, self._transport = name or self.shape.name, transport or str(cluster)
         self._program = program
         if server_groups is not None:
@@ -86,7 +100,9 @@ class Simulation:
             replace(prepared.job, loader_workers=0) if gradients and isinstance(prepared.job, Job) else None
         )
         """What is computed; None where only time is simulated."""
-        self._coded = prepared if self._job else replace(prepared, codec=sized(prepared.codec, by_round=True))
+        self._coded = prepared
+        if not self._job:
+            self._coded = replace(prepared, codec=sized(prepared.codec, by_round=coding.by_round))
         self._vector = sizes_only(self.shape.size, self.shape.dtype)
         self._buffers = sizes_only(self.shape.buffers)
         self._rows: list[MetricsRow] = []
@@ -108,6 +124,9 @@ class Simulation:
             tensors = replica.flat.params, replica.flat.grad, replica.buffers
             learning_rate = replica.learning_rate
         me = Worker(rank, len(self.topology.workers), *tensors, servers=self.prepared.servers)
+        compressor = None
+        if self._job and self.prepared.compresses and me.workers > 1 and not self.prepared.servers:
+            compressor = Compressor(self.prepared.codec, me, self.shape.layout, self.prepared.settings.seed)
         session = Session(
             prepared=self.prepared,
             me=me,
@@ -122,6 +141,7 @@ class Simulation:
             me=me,
             replica=replica,
             messages=worker_messages(self._coded, me, self.shape.layout),
+            compressor=compressor,
             program=self._program(session),
             session=session,
             ledger=StepLedger(partial(self.recorder.recorded, rank) if self.recorder.detailed else None),
@@ -148,6 +168,14 @@ class Simulation:
         return Node(
             peer=Peer("server", rank), host=host, me=me, replica=shard, messages=messages, program=program
         )
+
+    def coding_seconds(self, node: Node, server: int, message: Push | Model, *, encodes: bool) -> float:
+        """What an end of an encoded message takes: of a worker on its device, or of a server on one of speed 1."""
+        number = message.clock if isinstance(message, Push) else message.version
+        costs = self._served_coding(self.coding.at(number))[server]
+        cost = costs.push if isinstance(message, Push) else costs.model
+        seconds = cost.encode if encodes else cost.decode
+        return seconds if node.session is None else seconds / self.costs.speeds[node.peer.rank]
 
     def _report(self, row: MetricsRow) -> None:
         """Every worker at a sync point reports the same row; it is passed on once."""

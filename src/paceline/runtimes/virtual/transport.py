@@ -11,11 +11,12 @@ from paceline.codecs.reduction import NotFinite
 from paceline.errors import RunFailed
 from paceline.records.servers import Entry, Received, Ticked
 from paceline.runtimes.envelope import Envelope
+from paceline.runtimes.served_compression import is_encoded
 from paceline.runtimes.virtual.collectives import VirtualCollectives
 from paceline.runtimes.virtual.node import COMMUNICATE, WAIT, Node, explain_deadlock
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.strategies.effects import Peer, Receive, Send
-from paceline.strategies.messages import Leave, message_bytes
+from paceline.strategies.messages import Leave, Model, Push, message_bytes
 
 QUIET = 8
 """Ticks of each server in which nothing else happens or is scheduled, before a run counts as stuck."""
@@ -50,8 +51,17 @@ class SimulatedTransport:
 
     def send(self, node: Node, effect: Send) -> bool:
         target, envelope = self._address(node, effect)
+        self._spend_coding(node, effect.to if node.session else node.peer, envelope.message, encodes=True)
         self._timeline.at(node.me.now, partial(self._depart, node, target, envelope))
         return True
+
+    def _spend_coding(self, node: Node, server: Peer, message: Any, *, encodes: bool) -> None:
+        """A node encodes or decodes what is encoded of a message, and cannot do anything else meanwhile."""
+        if not isinstance(message, Push | Model) or not is_encoded(message):
+            return
+        seconds = self._simulation.coding_seconds(node, server.rank, message, encodes=encodes)
+        node.ledger.span(COMMUNICATE, node.me.now, seconds)
+        node.me.now += seconds
 
     def _address(self, node: Node, effect: Send) -> tuple[Node, Envelope]:
         target = self._simulation.nodes.get(effect.to)
@@ -152,12 +162,14 @@ class SimulatedTransport:
         node.waits_for, node.answer = None, (sender, message)
         if node.session is not None:
             _count_receipt(node, envelope)
+            self._spend_coding(node, sender, envelope.message, encodes=False)
             return False
         me.now = max(me.now, envelope.arrived)
         self._leaving -= bool(envelope.how)
         numbers = getattr(message, "clock", -1), getattr(message, "version", -1)
         self.note(node, Received(me.now, sender.rank, type(message).__name__, *numbers, depth, envelope.how))
         me.now += self._simulation.costs.times.serve
+        self._spend_coding(node, node.peer, envelope.message, encodes=False)
         return False
 
     def _wake(self, node: Node) -> bool:

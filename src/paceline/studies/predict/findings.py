@@ -309,8 +309,10 @@ class Finder:
 
     def _gathering(self) -> GatheringCodec | None:
         """Where every worker receives all messages: from where on uncompressed gradients would be faster."""
-        codec = self._model.request.codec
-        if build_codec(codec).sums or build_strategy(self._strategy).served:
+        codec, shape, coding = self._model.request.codec, self._model.shape, self._model.coding
+        if not coding.compresses or build_strategy(self._strategy).served:
+            return None
+        if not coding.reduction(shape.layout, shape.dtype, self._asked).gathers:
             return None
         plain = self._model.changed([("codec", "identity")])
         slower = None

@@ -12,8 +12,9 @@ from paceline.clusters.catalogue import DeviceSheet, find_device
 from paceline.clusters.cluster import CIPHER, Device
 from paceline.clusters.profile import Profile, read_profile
 from paceline.codecs import build_codec
-from paceline.codecs.base import Identity
-from paceline.costs.device import UNCOMPRESSED, StepCost, compression_of
+from paceline.codecs.base import Identity, Layout
+from paceline.costs.coding import UNCODED, CodecCosts
+from paceline.costs.device import StepCost
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.job import Job, Traceable
@@ -252,6 +253,7 @@ class PacelineModel:
             cluster=cluster,
             cost=cost,
             shape=self.shape,
+            coding=self.coding,
             collective=self.request.collective,
             servers=self.request.servers if program.served else 1,
             jitter=jitter or (self.compute.jitter if drifts else 0.0),
@@ -267,20 +269,23 @@ class PacelineModel:
 
     @cached_property
     def shape(self) -> JobShape:
-        traced, codec = self.compute.trace(self.batch), build_codec(self.request.codec)
-        compression = UNCOMPRESSED
-        if not isinstance(codec, Identity):
-            shapes = [parameter.shape for parameter in traced.parameters]
-            compression = compression_of(codec, shapes, traced.dtype, self.compute.timed(traced))
+        traced = self.compute.trace(self.batch)
+        named = [(parameter.name, parameter.shape) for parameter in traced.parameters]
         return JobShape(
             name=traced.name,
-            parameters=tuple(parameter.elements for parameter in traced.parameters),
+            layout=Layout(*map(tuple, zip(*named, strict=True))),
             dtype=traced.dtype,
             buffers=traced.buffers,
             train_samples=1,
             test_samples=1,
-            compression=compression,
         )
+
+    @cached_property
+    def coding(self) -> CodecCosts:
+        codec = build_codec(self.request.codec)
+        if isinstance(codec, Identity):
+            return UNCODED
+        return CodecCosts(codec=codec, timed=self.compute.timed(self.compute.trace(self.batch)))
 
 
 def find_model(

@@ -164,7 +164,7 @@ class FittingChange:
 
 @dataclass(frozen=True, kw_only=True)
 class GatheringCodec:
-    """A codec whose messages cannot be summed on the way, so that every worker receives all of them."""
+    """A codec of which every worker receives the messages of all, among as many workers as were asked for."""
 
     codec: str
     slower: int | None

@@ -6,6 +6,7 @@ from math import exp
 
 from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
 from paceline.collectives import NATIVE
+from paceline.costs.coding import UNCODED, CodecCosts
 from paceline.costs.device import StepCost
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.prepare import Prepared, prepare_job
@@ -24,6 +25,7 @@ class Setup:
     cost: StepCost = field(hash=False)
     """A step of one worker alone on a device of speed 1."""
     shape: JobShape
+    coding: CodecCosts = UNCODED
     collective: str = NATIVE
     servers: int = 1
     jitter: float = 0.0
@@ -48,7 +50,9 @@ class Setup:
     def apart(self) -> "Setup":
         """With the hosts of servers as groups of their own, and links no faster than their processes encrypt."""
         cluster, servers = self.cluster.split(self.server_hosts), self.server_hosts
-        return replace(self, cluster=cluster.encrypted(servers) if servers else cluster)
+        if servers:
+            cluster = cluster.encrypted(servers, inside=self.coding.compresses)
+        return replace(self, cluster=cluster)
 
     @cached_property
     def pattern(self) -> ExchangePattern:
@@ -80,7 +84,7 @@ class Setup:
         )
         samples = sum(settings.batch_sizes) * (2 * steps + 1)
         shape = replace(self.shape, ready=self.shape.ready or self.cost.ready, train_samples=samples)
-        return prepare_job(settings, shape, self.program)
+        return replace(prepare_job(settings, shape, self.program), codec=self.coding.codec)
 
 
 def with_link(setup: Setup, where: Where, *, bandwidth: float = 1.0, latency: float = 1.0) -> Setup:
@@ -99,7 +103,8 @@ def with_link(setup: Setup, where: Where, *, bandwidth: float = 1.0, latency: fl
 
 def with_slower(setup: Setup, *, compute: float = 1.0, transfers: float = 1.0) -> Setup:
     """With computing, and all transfers and encryption, slowed down by these factors."""
-    setup = replace(setup, cost=slower(setup.cost, compute))
+    coding = replace(setup.coding, scale=setup.coding.scale * compute)
+    setup = replace(setup, cost=slower(setup.cost, compute), coding=coding)
     for where in ("network", "inside"):
         setup = with_link(setup, where, bandwidth=1 / transfers, latency=transfers)
     return replace(setup, cluster=replace(setup.cluster, cipher=setup.cluster.cipher / transfers))

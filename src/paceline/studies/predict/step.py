@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from paceline.costs.device import UNCOMPRESSED
 from paceline.strategies.base import SyncPoint
 from paceline.studies.predict.approximation import approximate_bounded, approximate_rounds, by_slowest
 from paceline.studies.predict.prediction import Bound, PredictedStep, StepBounds, Where
@@ -33,7 +32,7 @@ def acts_in_step(setup: Setup) -> bool:
     strategy = setup.program
     if strategy.served:
         # What a server spends on each message depends on the order in which they arrive.
-        return strategy.staleness_bound == 0 and not setup.times.serve
+        return strategy.staleness_bound == 0 and not setup.times.serve and not setup.coding.compresses
     # Between averages by the clock, workers that vary take different numbers of steps.
     steady = not setup.jitter or strategy.sync_point is SyncPoint.EVERY_STEP
     return steady and setup.pattern.uniform
@@ -58,7 +57,7 @@ def find_bounds(setup: Setup) -> StepBounds:
     bandwidth that update twice as fast, or half as long a wait for slower workers. Where nothing helps it is compute.
     """
     now, served = _seconds(setup), setup.program.served
-    cluster, cost, coding = setup.cluster, setup.cost, setup.shape.compression
+    cluster, cost, coding = setup.cluster, setup.cost, setup.coding
 
     def gain(other: Setup) -> float:
         return now - _seconds(other)
@@ -73,9 +72,8 @@ def find_bounds(setup: Setup) -> StepBounds:
     where: Where = max(links, key=lambda one: max(links[one].values()), default="network")
     faster = replace(setup, cost=slower(cost, 0.5), updating=2 * setup.updating)
     gains: dict[Bound, float] = {"compute": gain(faster), **links.get(where, {})}
-    if coding != UNCOMPRESSED:
-        half = replace(coding, encode_rate=coding.encode_rate / 2, decode_rate=coding.decode_rate / 2)
-        gains["codec"] = gain(replace(setup, shape=replace(setup.shape, compression=half)))
+    if coding.compresses:
+        gains["codec"] = gain(replace(setup, coding=replace(coding, scale=coding.scale / 2)))
     if setup.jitter or len(set(setup.paces)) > 1:
         gains["straggler"] = gain(with_even_workers(setup)) / 2
         # A worker that computes twice as fast is waited for half as long; that part is counted once.
