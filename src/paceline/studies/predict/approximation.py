@@ -226,21 +226,28 @@ class ServedLoad:
         return float(max(1 / alone.min() + theirs, first + pushes + arriving.sum(1).max()))
 
     def coded_round(self, computing: Array) -> float:
-        """Seconds of a synchronous round in which servers encode one answer after the other.
+        """Seconds of a synchronous round in which servers decode one gradient and encode one answer after the other.
 
-        Answers that leave one after the other arrive so, and so do the next gradients; where the links take longer
-        than the servers, they share the links instead, and arrive together.
+        Answers that leave one after the other arrive so, and so do the next gradients. Where the links take longer than
+        the servers, messages share them and go both ways in turns, but for the head start of those that leave first.
+        All of it hides how much workers vary.
         """
         setup, workers = self.setup, int(self.counts.sum())
         back, there = (
             self._loads(*sizes).sum(1).max() / workers
             for sizes in ((0 * self.pushes, self.models), (self.pushes, 0 * self.models))
         )
-        update = setup.updating * (setup.cost.step.apply + setup.times.aggregate * workers) / setup.servers
-        last = (computing + self._there_and_back() + self.coding).max() + self.take + self.give + update
         arriving = max(self.take, there)
-        between = max(self.give, arriving) if self.give >= back else back + arriving
-        return float(last + (workers - 1) * between)
+        between = max(self.give, arriving)
+        if self.give < back:
+            ahead = self.give * max(1.0, log(back / self.give)) if self.give else 0.0
+            between = back + arriving - min(arriving, ahead)
+        update = setup.updating * (setup.cost.step.apply + setup.times.aggregate * workers) / setup.servers
+        alone = self._there_and_back() + self.coding + self.take + self.give
+        slowest = mean_factor(setup.jitter) * self.computing
+        in_turns = float((slowest + alone).max()) + (workers - 1) * between
+        busy = workers * (self.take + self.give)
+        return update + max(in_turns, busy, float((computing + alone).max()))
 
     def _loads(self, pushes: Array, models: Array) -> Array:
         """Seconds for which messages of these sizes keep each link busy, a row each, by group of workers."""
