@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paceline.codecs.base import Codec as Codec
+    from paceline.codecs.base import Context as Context
+    from paceline.codecs.base import CorruptMessage as CorruptMessage
+    from paceline.codecs.base import Message as Message
+    from paceline.codecs.base import Reduction as Reduction
+    from paceline.codecs.reduction import AllGather as AllGather
+    from paceline.codecs.reduction import AllToAll as AllToAll
+    from paceline.codecs.reduction import Sum as Sum
     from paceline.errors import UsageError as UsageError
     from paceline.jobs.data import TensorData as TensorData
     from paceline.jobs.datasets import Images as Images
@@ -34,7 +41,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
-    "codecs.base": "Codec",
+    "codecs.base": "Codec Context CorruptMessage Message Reduction",
+    "codecs.reduction": "AllGather AllToAll Sum",
     "errors": "UsageError",
     "jobs.data": "TensorData",
     "jobs.datasets": "Images",

@@ -2,11 +2,14 @@
 
 import json
 import time
+from itertools import pairwise
 
 import pytest
 
-from paceline.reports.explain.explanation import DRAWN, ExplainRequest, explain
+from paceline.reports.explain.explanation import explain
 from paceline.reports.explain.render import page, write_page
+from paceline.reports.explain.request import DRAWN, ExplainRequest
+from paceline.reports.explain.sentences import cell
 
 MATRIX = "5 2 9 1; 3 8 4 7; 6 1 2 9; 4 7 3 8"
 
@@ -38,10 +41,10 @@ def texts(moment):
 def check(shown, story, position):
     """All that is on the page, against the story."""
     if position == 0:
-        assert shown["now"] == texts(story.start)
+        assert shown["now"] == texts(story.stages[0].start)
         assert (shown["arrows"], shown["sent"], shown["changed"]) == (0, [], [])
         return
-    before, step = story.states[position - 1 : position + 1]
+    before, step = story.stages[0].states[position - 1 : position + 1]
     assert shown["now"] == texts(step)
     assert shown["old"] == texts(before)
     assert shown["arrows"] == len(step.messages)
@@ -87,6 +90,28 @@ def plays_to_the_end(browser):
     assert browser.run("return document.getElementById('play').getAttribute('aria-pressed')") == "false"
 
 
+def test_stepping_through_the_stages_of_a_codec_shows_each(browser, tmp_path):
+    story = explain(ExplainRequest(schedule="ring", codec="int8:memory=error"), DRAWN)
+    write_page(story, tmp_path / "int8.html")
+    browser.visit(tmp_path / "int8.html")
+    there = []
+    for stage in story.stages:
+        for before, step in pairwise(stage.states):
+            browser.press("right")
+            shown = browser.run(SHOWN)
+            assert shown["old"] == [[cell(one) for one in row] for row in before.cells]
+            assert shown["now"] == [[cell(one) for one in row] for row in step.cells]
+            assert shown["title"].endswith(step.title)
+            assert shown["arrows"] == len(step.messages)
+            assert shown["received"] == [one.text for one in step.received]
+            there.append(shown)
+    for shown in reversed(there):
+        assert browser.run(SHOWN) == shown, "the way back shows the same"
+        browser.press("left")
+    assert browser.run("return document.getElementById('title').textContent") == "At the start"
+    assert browser.errors() == []
+
+
 CASES = {
     "one process": ExplainRequest(schedule="ring", workers=1),
     "nine in a tree": ExplainRequest(schedule="tree", workers=9, op="mean"),
@@ -94,6 +119,10 @@ CASES = {
     "swaps": ExplainRequest(schedule="halving-doubling", workers=5),
     "empty chunks": ExplainRequest(schedule="ring", values="1; 2; 3"),
     "a pipeline": ExplainRequest(schedule="ring", workers=3, segments=2),
+    "entries": ExplainRequest(schedule="ring", codec="top-k:memory=none"),
+    "merged entries": ExplainRequest(schedule="ring", codec="top-k:ratio=0.5,memory=none"),
+    "levels": ExplainRequest(schedule="ring", codec="int8", op="mean"),
+    "rounded": ExplainRequest(schedule="hierarchical", codec="half", hosts="2,1"),
     "long numbers": ExplainRequest(schedule="one-to-all", values="1234567.25 -2e7 3.14159; 5 -6.5 1e12"),
 }
 
@@ -105,7 +134,7 @@ def test_every_kind_of_story_ends_with_its_result(browser, tmp_path):
         browser.visit(tmp_path / "page.html")
         browser.press("end")
         shown = browser.run(SHOWN)
-        assert len(shown["done"]) == story.workers * story.chunks, name
+        assert len(shown["done"]) == story.workers * len(story.stages[-1].columns), name
         assert all(row == shown["now"][0] for row in shown["now"]), name
         assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), (
             f"{name}: wider than the window"

@@ -28,6 +28,22 @@ MISTAKES = {
     "train --strategy local-sdg": "unknown strategy 'local-sdg'; did you mean 'local-sgd'?",
     "train --collective rign": "unknown collective 'rign'; did you mean 'ring'?",
     "train --collective ''": "unknown collective ''; choose one of: ",
+    "train --codec int9": "unknown codec 'int9'; did you mean 'int8'?",
+    "train --codec low-rank": "unknown codec 'low-rank'; did you mean 'powersgd'?",
+    "train --codec ''": "unknown codec ''; choose one of: ",
+    "train --codec int8:bit=4": "unknown setting of codec 'int8' 'bit'; did you mean 'bits'?",
+    "train --codec int8:bits=9": "codec 'int8:bits=9': bits=9 is out of range",
+    "train --codec top-k:ratio=0": "ratio=0 is out of range",
+    "train --codec nowhere.py:Mine": "codec nowhere.py:Mine: there is no file",
+    "train --codec json:dumps": "codec json:dumps is not a dataclass",
+    "train --codec top-k --collective ring": (
+        "collective ring cannot be used with codec 'top-k', whose messages are gathered and not summed; leave it out, "
+        "or choose half, identity, powersgd or random-k"
+    ),
+    "train --codec dgc --strategy local-sgd": "or one of the strategies all-reduce, async, ps or ssp",
+    "train --codec dgc": "has momentum too; choose an optimizer without, such as sgd:momentum=0",
+    "train --codec dgc --optimizer adam": "the Adam of job 'digits-cnn' has momentum too",
+    "simulate --codec int8:bits=1": "bits=1 is out of range",
     "train --strategy ''": "unknown strategy ''; choose one of: ",
     "train --batch-size ''": "write a whole number",
     "train --evaluate-every ''": "'' is not a value for --evaluate-every",
@@ -215,6 +231,7 @@ def test_a_run_resumes_as_it_was(tmp_path, monkeypatch, capsys):
     for words, told in {
         "--seed 3": "the seed cannot change when a run resumes: this run has 1 and you gave 3; leave it out",
         "--strategy local-sgd": "the strategy cannot change when a run resumes: this run has all-reduce:",
+        "--codec int8": "this run has identity:memory=none and you gave int8:",
         "--collective ring": "this run has native and you gave ring",
         "--slow 1=2": "this run has none and you gave 1=2",
         "--workers 3": "no checkpoint that is whole for all 2 workers, which another number of workers needs",

@@ -39,6 +39,14 @@ MISTAKES = {
     "explain ring --html nowhere/x.html": "nowhere/x.html cannot be written",
     "explain ring --html /dev/null": "/dev/null is no file that can be replaced",
     "explain --op max": "which schedule?",
+    "explain --codec top-k": "which schedule?",
+    "explain ring --codec topk": "unknown codec 'topk'; did you mean 'top-k'?",
+    "explain ring --codec top-k:ratoi=1": "did you mean 'ratio'?",
+    "explain ring --codec top-k --op max": "op max cannot be used with a codec",
+    "explain tree --codec top-k": "schedule 'tree' cannot be used with codec 'top-k'",
+    "explain ring --codec top-k --length 65": "65 values per worker are too many to draw",
+    "explain ring --codec top-k --values '1e39 1; 1 1'": "too large for 32-bit numbers",
+    "explain ring --codec half:memory=all": "memory=all",
 }
 
 
@@ -74,15 +82,18 @@ def test_the_same_words_give_the_same_text(capsys):
 def test_json_is_one_document_with_the_whole_story(capsys):
     assert main(["explain", "ring", "--op", "max", "--values", "-5 2; 3 -8.5", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["schema"], told["workers"], told["chunks"]) == (2, 2, 2)
-    assert told["start"]["values"] == [[-5, 2], [3, -8.5]]
-    assert told["steps"][0]["messages"][0] == {
+    (stage,) = told["stages"]
+    assert (told["schema"], told["workers"], told["codec"]) == (3, 2, "identity")
+    assert stage["columns"] == ["chunk 0", "chunk 1"]
+    assert stage["start"]["cells"] == [[[-5], [2]], [[3], [-8.5]]]
+    assert stage["steps"][0]["messages"][0] == {
         "source": 0,
         "target": 1,
         "start": 0,
         "stop": 1,
         "on_receive": "reduce",
-        "values": [-5],
+        "cells": [[-5]],
+        "bytes": 4,
     }
     assert told["result"] == [3, 2]
     assert told["agreed"] is True
@@ -109,8 +120,11 @@ def test_the_page_is_one_file_that_loads_nothing(tmp_path, monkeypatch, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["tree.html"]
 
 
-def test_help_of_explain_does_not_import_torch():
-    script = "import sys; from paceline.cli.main import main; main(['explain', '-h']); print('torch' in sys.modules)"
+@pytest.mark.parametrize("words", [["-h"], ["ring"], ["ring", "--codec", "topk"]], ids=" ".join)
+def test_explain_without_a_codec_does_not_import_torch(words):
+    script = (
+        "import sys; from paceline.cli.main import main; "
+        f"main(['explain', *{words}]); print('torch' in sys.modules)"
+    )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] == "False"
-    assert "--values" in out

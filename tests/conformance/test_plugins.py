@@ -66,11 +66,33 @@ class Every(paceline.Codec):
     n: int = 2
     sums = True
 
-    def encode(self, vector, context):
-        return (vector[:: self.n].clone(),)
+    def encode(self, vector: Tensor, context: paceline.Context) -> paceline.Message:
+        return (vector[context.round % self.n :: self.n].clone(),)
 
-    def decode(self, message, context):
-        return message[0].repeat_interleave(self.n)[: context.layout.elements]
+    def decode(self, message: paceline.Message, context: paceline.Context) -> Tensor:
+        out = message[0].new_zeros(context.layout.elements)
+        out[context.round % self.n :: self.n] = message[0]
+        return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(Every):
+    def reduce(self, vector: Tensor, context: paceline.Context) -> paceline.Reduction:
+        received = yield paceline.AllGather(vector)
+        vector.copy_(sum(received))
+        context.memory.zero_()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken(Every):
+    def encode(self, vector: Tensor, context: paceline.Context) -> paceline.Message:
+        raise KeyError("no such table")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoDecoder(paceline.Codec):
+    def encode(self, vector: Tensor, context: paceline.Context) -> paceline.Message:
+        return (vector,)
 
 
 class NoDataclass:
@@ -148,7 +170,23 @@ def test_a_data_set_comes_by_import_path(folder):
 
 
 def test_a_codec_comes_by_import_path(folder):
-    """Codecs are what predictions send; no run sends one."""
+    short = ("--model", "mlp", "--iterations", "20", "--workers", "2", "--codec")
+    for codec in ("parts.py:Every:n=8", "parts:Own"):
+        live, virtual = (run_json(command, *short, codec, cwd=folder) for command in ("train", "simulate"))
+        assert live["run"]["codec"] == f"{codec} with error memory"
+        assert same(model_of(folder, live), model_of(folder, virtual))
+        config = json.loads((folder / live["run"]["folder"] / "config.json").read_text())
+        assert [Path(file).name for file in config["code"]] == ["parts.py"]
+
+
+def test_an_exception_in_a_codec_is_one_sentence_with_its_line(folder):
+    words = ("train", "--model", "mlp", "--iterations", "20", "--codec", "parts.py:Broken")
+    told = run_paceline(*words, cwd=folder, check=1).stderr
+    assert "KeyError: 'no such table' (parts.py:" in told
+    assert "Traceback (most" not in told
+
+
+def test_a_codec_of_ones_own_is_predicted(folder):
     words = ("predict", "parts.py:Net:width=4096", "--input", "64", "--device", "v100", "--network", "1gbit")
     words = (*words, "--workers", "4", "--codec")
     half, mine, fewer = (
@@ -187,6 +225,12 @@ def test_the_strategy_on_the_page_runs_under_torchrun(folder):
             "is not a dataclass; write @dataclass(frozen=True, kw_only=True)",
         ),
         ("strategy", "parts.py:NoStrategy", "inherit from paceline.Strategy"),
+        (
+            "codec",
+            "parts.py:NoDecoder",
+            "has no decode: inherit from paceline.Codec and define the rest",
+        ),
+        ("codec", "parts.py:Every:m=3", "unknown setting of codec 'parts.py:Every' 'm'"),
         ("model", "parts.py:Net:depth=3", "unknown setting of model 'parts.py:Net' 'depth'"),
         ("model", "parts.py:Plain", "it must make an nn.Module"),
         ("optimizer", "parts:NoStrategy", "has no __call__"),

@@ -1,12 +1,13 @@
 """One of two workers that train with every codec: ``codec_pair.py RANK OUT PORTS``."""
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from engine_pair import Process, Pulse, settings
 
+from paceline import AllReduce, Apply, Gradient, Program, Strategy, SyncPoint, Worker
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.worker.guard import leave
 from paceline.runtimes.settings import Cadence, Settings
@@ -24,6 +25,8 @@ GRADIENTS = {
     "powersgd": "powersgd:rank=2",
 }
 DIFFERENCES = {
+    "local-half": "half:memory=error",
+    "local-top-k": "top-k:ratio=0.1",
     "local-int8": "int8:memory=error",
     "local-sign": "sign",
     "local-random-k": "random-k:ratio=0.2",
@@ -46,8 +49,16 @@ def training(name: str, codec: str) -> Settings:
 
 SETTINGS = {name: training(name, codec) for name, codec in {**GRADIENTS, **DIFFERENCES}.items()} | {
     "identity": training("identity", "identity"),
+    "local-threshold": training("local-threshold", "threshold:bound=0.002"),
     "everything": training("everything", "top-k:ratio=1"),
-    "wide": settings("wide", codec="int8", iterations=4),
+    **{
+        f"own-{op}": replace(
+            training("own", "top-k:ratio=1"), strategy=f"{Path(__file__)}:OwnReduction:op={op}"
+        )
+        for op in ("mean", "sum", "none")
+    },
+    "leftover": settings("leftover", codec="top-k:ratio=0.1", batch_sizes=(16, 16), iterations=9),
+    "wide": settings("wide", codec="int8", iterations=4, slow={1: 4.0}),
     "wide-top-k": settings("wide", codec="top-k:ratio=0.2", iterations=4),
     "seconds": settings(
         "plain",
@@ -63,6 +74,31 @@ SETTINGS = {name: training(name, codec) for name, codec in {**GRADIENTS, **DIFFE
 RESUMED = ("int8", "top-k", "random-k", "dgc", "powersgd", "local-int8", "local-sign")
 REBUCKETED = ("dgc", "powersgd")
 OVER_GLOO = ("half", "int8", "threshold", "powersgd", "local-sign")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnReduction(Strategy):
+    """Averages gradients after backward, or adds them up, or leaves them as they are."""
+
+    op: str = "mean"
+    replicated = True
+    sync_point = SyncPoint.EVERY_STEP
+
+    def worker(self, me: Worker) -> Program:
+        while True:
+            yield Gradient()
+            if self.op == "mean":
+                yield AllReduce(me.grad, weight=me.samples)
+            elif self.op == "sum":
+                me.grad.mul_(me.samples / 16)
+                yield AllReduce(me.grad, op="sum")
+            else:
+                me.grad.zero_()
+            yield Apply()
+
+    def central(self, me: Worker) -> Program:
+        yield from ()
+        return me.params
 
 
 class CodecProcess(Process):
@@ -90,7 +126,7 @@ def main(rank: int, out: Path, ports: list[int]) -> None:
     for name, chosen in SETTINGS.items():
         backend = "gloo" if name.startswith("wide") else None
         summary, pulse = process.run(name, settings=chosen, backend=backend)
-        process.note(name, **summary.to_json(), acknowledged=pulse.acknowledged)
+        process.note(name, **summary.to_json(), acknowledged=pulse.acknowledged, told=pulse.notes)
     for name in RESUMED:
         process.resumed(name)
     for name in OVER_GLOO:

@@ -2,22 +2,31 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import engine_jobs
 import pytest
 import torch
-from codec_pair import BUCKETS, DIFFERENCES, GRADIENTS, OVER_GLOO, REBUCKETED, RESUMED
+from codec_pair import BUCKETS, DIFFERENCES, GRADIENTS, OVER_GLOO, REBUCKETED, RESUMED, SETTINGS
 
 from command import run_json, run_paceline
+from paceline.clusters.description import read_cluster
 from paceline.codecs import build_codec
 from paceline.codecs.base import Reduction
 from paceline.codecs.reduction import AllGather, Sum, run_together
 from paceline.collectives.traffic import plan_buckets, ring_bytes
+from paceline.costs.stated import stated_costs
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
+from paceline.records.spans import StepRecord
 from paceline.runtimes.compression import Compressor, layout_of
 from paceline.runtimes.flat import CONTROL
+from paceline.runtimes.prepare import prepare
+from paceline.runtimes.settings import Cadence
+from paceline.runtimes.virtual.recording import SimulationRecorder
+from paceline.runtimes.virtual.simulate import simulate
+from paceline.runtimes.virtual.simulation import Simulation
 from paceline.strategies import build_strategy
 from paceline.strategies.base import Worker
 from run_folders import checkpoints_of
@@ -91,6 +100,20 @@ def test_all_elements_are_the_whole_gradient(out: Path) -> None:
     assert not saved(out, "identity", 0, 12)["state"]
 
 
+def facts(out: Path, name: str, rank: int = 0) -> dict:
+    return json.loads((out / f"{name}-{rank}.json").read_text())
+
+
+def test_a_codec_without_use_is_told(out: Path) -> None:
+    told = "codec top-k:ratio=1 was not used: strategy "
+    assert any(note.startswith(told) for note in facts(out, "own-none")["told"])
+    assert not facts(out, "own-mean")["told"]
+
+
+def test_a_worker_without_samples_sends_what_it_has_kept(out: Path) -> None:
+    assert torch.equal(params(out, "leftover", 0, 9), params(out, "leftover", 1, 9))
+
+
 def counted(program: Reduction, sent: list[int]) -> Iterator:
     """Add the bytes that one of two ranks sends."""
     answer = None
@@ -148,10 +171,67 @@ def test_bytes_of_differences_are_those_that_the_programs_yield(out: Path, name:
     assert steps == [0, 0, 0, sum(sent)] * 3
 
 
+class KeptSteps(SimulationRecorder):
+    detailed = True
+
+    def __init__(self) -> None:
+        self.traffic = {0: [], 1: []}
+
+    def recorded(self, rank: int, record: StepRecord) -> None:
+        if record.is_step:
+            self.traffic[rank].append((record.sent, record.received))
+
+
+def simulated(name: str, *, gradients: bool) -> tuple[Simulation, KeptSteps]:
+    """The same settings in virtual time."""
+    torch.set_num_threads(1)
+    chosen = SETTINGS[name] if gradients else replace(SETTINGS[name], evaluate=Cadence(0))
+    cluster = read_cluster("hosts=2,bandwidth=1 Gbit/s,latency=50 us,forward=1 ms,backward=2 ms")
+    costs = stated_costs(cluster, chosen.batch_sizes, {})
+    kept = KeptSteps()
+    simulation = Simulation(prepare(chosen), cluster, costs, gradients=gradients, recorder=kept)
+    simulate(simulation)
+    return simulation, kept
+
+
+IN_BOTH = [*GRADIENTS, *DIFFERENCES, "local-threshold", "own-mean", "own-sum", "leftover", "wide"]
+
+
+@pytest.mark.parametrize("name", IN_BOTH)
+def test_virtual_time_ends_with_the_same_bits_and_sends_the_same_bytes(out: Path, name: str) -> None:
+    run, kept = simulated(name, gradients=True)
+    _, timed = simulated(name, gradients=False)
+    for rank in range(2):
+        live = saved(out, name, rank, run.prepared.settings.iterations)
+        assert torch.equal(run.workers[rank].me.params, live["replica"]["params"])
+        for key, tensor in live["state"].items():
+            assert torch.equal(run.workers[rank].me.state[key], tensor), key
+        steps = [record for record in read_events(run_of(out, name).events(rank)) if record.is_step]
+        traffic = [(record.sent, record.received) for record in steps]
+        assert kept.traffic[rank] == traffic
+        if "threshold" not in name:  # only data tell how much it sends
+            assert timed.traffic[rank] == traffic
+
+
+@pytest.mark.parametrize("op", ["mean", "sum"])
+def test_a_strategy_that_reduces_gradients_itself_sends_messages(out: Path, op: str) -> None:
+    assert torch.equal(params(out, f"own-{op}", 0), params(out, f"own-{op}", 1))
+    torch.testing.assert_close(params(out, f"own-{op}"), params(out, "identity"), rtol=1e-5, atol=1e-6)
+    sent = [ring_bytes(CONTROL * 4, 2)] if op == "mean" else []
+    first, second = (compressor.reduce_whole_gradient(0.5) for _, compressor in pair_of("top-k:ratio=1"))
+    run_together([counted(first, sent), second])
+    steps = [record.sent for record in read_events(run_of(out, f"own-{op}").events(0)) if record.is_step]
+    assert steps == [sum(sent)] * 12
+
+
 def test_bytes_recorded_are_the_bytes_on_the_sockets(out: Path) -> None:
     for name in ("wide", "wide-top-k"):
-        facts = json.loads((out / f"{name}-0.json").read_text())
-        assert facts["acknowledged"] == pytest.approx(facts["totals"][0]["sent"], rel=0.02), name
+        found = facts(out, name)
+        assert found["acknowledged"] == pytest.approx(found["totals"][0]["sent"], rel=0.02), name
+
+
+def test_messages_travel_behind_a_slow_backward(out: Path) -> None:
+    assert facts(out, "wide")["totals"][1]["typical"]["hidden"] > 0
 
 
 def test_rounds_of_seconds_agree_on_what_is_sent(out: Path) -> None:
@@ -164,7 +244,7 @@ def test_rounds_of_seconds_agree_on_what_is_sent(out: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["shm", "gloo"])
 def test_a_worker_that_is_left_notices(out: Path, backend: str) -> None:
-    told = [json.loads((out / f"left-{backend}-{rank}.json").read_text())["error"] for rank in range(2)]
+    told = [facts(out, f"left-{backend}", rank)["error"] for rank in range(2)]
     assert told[0] == "scripted failure at step 5"
     assert "rank 0 has left" in told[1] or "peer" in told[1]
 
@@ -183,7 +263,6 @@ def test_a_gradient_that_is_not_finite_ends_the_run_in_a_sentence(tmp_path: Path
     assert "Traceback" not in done.stderr
 
 
-PLAIN = ("--optimizer", "sgd:momentum=0")
 TRAIN = (
     "train",
     "--model",
@@ -197,20 +276,28 @@ TRAIN = (
 )
 
 
-@pytest.mark.parametrize("workers", ["1", "3"])
-def test_the_mean_of_the_memories_goes_on_with_other_workers(tmp_path: Path, workers: str) -> None:
-    first = (
-        tmp_path
-        / run_json(*TRAIN, "--codec", "dgc:ratio=0.1", *PLAIN, "-i", "20", cwd=tmp_path)["run"]["folder"]
-    )
+@pytest.mark.parametrize(
+    ("workers", "options"),
+    [
+        ("3", ("--codec", "dgc:ratio=0.1", "--optimizer", "sgd:momentum=0")),
+        ("1", ("--codec", "int8:memory=error", "--strategy", "local-sgd:period=4")),
+    ],
+)
+def test_the_mean_of_what_was_kept_goes_on_with_other_workers(
+    tmp_path: Path, workers: str, options: tuple[str, ...]
+) -> None:
+    first = tmp_path / run_json(*TRAIN, *options, "-i", "20", cwd=tmp_path)["run"]["folder"]
     before = [checkpoints_of(RunFolder(first)).load(20, rank)["state"] for rank in range(2)]
     told = run_paceline("reshard", str(first), "--workers", workers, "--runs", "new", cwd=tmp_path).stderr
     assert f"with {workers} worker" in told
     (made,) = (tmp_path / "new").iterdir()
     for rank in range(int(workers)):
         after = checkpoints_of(RunFolder(made)).load(20, rank)["state"]
-        for key in ("codec.memory", "codec.momentum"):
-            torch.testing.assert_close(after[key], (before[0][key] + before[1][key]) / 2, msg=key)
+        assert after.keys() == before[0].keys()
+        for key, tensor in after.items():
+            mean = sum(state[key] for state in before) / 2
+            torch.testing.assert_close(tensor, mean.to(tensor.dtype), msg=key)
+    assert after.get("codec.rounds", torch.tensor([5])) == 5
     run_json("train", "--resume", str(made), "--workers", workers, "-i", "40", cwd=tmp_path)
     rows = [json.loads(line)["test_loss"] for line in (made / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == 4

@@ -7,8 +7,9 @@ import pytest
 from rich.console import Console
 
 from paceline.collectives import SCHEDULES
-from paceline.reports.explain.explanation import DRAWN, ExplainRequest, explain
+from paceline.reports.explain.explanation import explain
 from paceline.reports.explain.render import explanation_lines, print_explanation
+from paceline.reports.explain.request import DRAWN, ExplainRequest
 
 MATRIX = "5 2 9 1; 3 8 4 7; 6 1 2 9; 4 7 3 8"
 

@@ -79,9 +79,10 @@ def test_four_synchronous_cores(capsys):
 def test_a_ring_of_four_ends_with_the_column_maxima(capsys):
     text, result = ask(capsys, "ring-max")
     assert text.startswith("4 processes take 3 share-reduce rounds, then 3 share-only rounds")
-    rows = result["start"]["values"]
-    assert result["result"] == [max(column) for column in zip(*rows, strict=True)]
-    assert [step["phase"] for step in result["steps"]] == ["share-reduce"] * 3 + ["share-only"] * 3
+    (stage,) = result["stages"]
+    columns = zip(*stage["start"]["cells"], strict=True)
+    assert result["result"] == [max(value for (value,) in column) for column in columns]
+    assert [step["phase"] for step in stage["steps"]] == ["share-reduce"] * 3 + ["share-only"] * 3
 
 
 def test_peak_throughput(capsys):

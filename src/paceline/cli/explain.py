@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +25,7 @@ def explain(
     workers: Annotated[int | None, Whole, Parameter(name=["--workers", "-np"], group=PARTICIPANTS)] = None,
     hosts: Annotated[str | None, Parameter(group=PARTICIPANTS)] = None,
     op: Annotated[str | None, Parameter(group=WHAT)] = None,
+    codec: Annotated[str | None, Parameter(group=WHAT)] = None,
     values: Annotated[str | None, Parameter(group=WHAT, allow_leading_hyphen=True)] = None,
     length: Annotated[int | None, Whole, Parameter(group=WHAT)] = None,
     seed: Annotated[int | None, Whole, Parameter(group=WHAT)] = None,
@@ -41,17 +41,18 @@ def explain(
         schedule: Such as ring; without one, all are listed.
         workers: Processes that take part (default 4; at most 16, with --json 32).
         hosts: Workers per host, such as 2,2 (default: all on one, or on two for hierarchical).
-        op: sum (default), mean, max, min or product.
+        op: sum (default), mean, max, min or product; with a codec, sum or mean.
+        codec: Show what happens to vectors that are encoded, such as top-k:ratio=0.25.
         values: What each process begins with, one row per process: '5 2 9 1; 3 8 4 7'.
         length: Without --values: values per process
-            (default: as many as processes, or as chunks; at most 64, with --json 256).
-        seed: Decides the random values (default 1): 1 to 9, or to twice the processes; no two are equal in a column.
+            (default: as many as processes, or as chunks; with a codec 8; at most 64, with --json 256).
+        seed: Decides the random values (default 1): 1 to 9, or to twice the processes; with a codec -28 to 28.
         segments: Number of segments that are pipelined through the schedule (default 1, at most 8).
         html: Write a page that steps forward and back to this file.
         as_json: One JSON document instead of text.
     """
-    asked: dict[str, Any] = {"workers": workers, "hosts": hosts, "op": op, "values": values, "length": length}
-    asked |= {"seed": seed, "segments": segments}
+    asked: dict[str, Any] = {"workers": workers, "hosts": hosts, "op": op, "codec": codec, "values": values}
+    asked |= {"length": length, "seed": seed, "segments": segments}
     given = {name: value for name, value in asked.items() if value is not None}
     if schedule is None:
         if given or html is not None:
@@ -64,9 +65,10 @@ def explain(
 
 
 def _show(request: dict[str, Any], html: Path | None, as_json: bool) -> None:
-    from paceline.reports.explain.explanation import DRAWN, WRITTEN, ExplainRequest
+    from paceline.records.files import to_document
     from paceline.reports.explain.explanation import explain as explain_collective
     from paceline.reports.explain.render import print_explanation, write_page
+    from paceline.reports.explain.request import DRAWN, WRITTEN, ExplainRequest
 
     limits = WRITTEN if as_json and html is None else DRAWN
     explanation = explain_collective(ExplainRequest(**request), limits)
@@ -74,7 +76,7 @@ def _show(request: dict[str, Any], html: Path | None, as_json: bool) -> None:
         write_page(explanation, html)
         sys.stderr.write(f"wrote {html}: open it in a browser\n")
     if as_json:
-        print(json.dumps(asdict(explanation)))  # noqa: T201
+        print(json.dumps(to_document(explanation)))  # noqa: T201
     elif html is None:
         print_explanation(explanation, Console(highlight=False))
 

@@ -82,6 +82,8 @@ class Context:
     The memory is in the units of the gradient, so that the mean of all ranks' memories means something.
     """
     seed: int = 0
+    second: "Codec | None" = None
+    """What sends the floats of a message, where a chain does; None sends them as they are."""
 
     @property
     def memory(self) -> Tensor | None:
@@ -96,6 +98,12 @@ class Context:
     @property
     def own_seed(self) -> int:
         return _mix(self.shared_seed, self.rank + 1, 0)
+
+    def arriving(self, floats: Tensor) -> Tensor:
+        """A vector of a message, rounded to what the receiver will get of it."""
+        if self.second is None:
+            return floats
+        return self.second.encode(floats, self)[0].to(floats.dtype)
 
     def chunks(self) -> list[tuple[slice, "Context"]]:
         """One part of the vector for each rank; sizes differ by at most one. Only elementwise state goes along."""
@@ -156,6 +164,17 @@ class Codec(ABC):
         """Add ``alpha`` times what a message stands for to ``out``."""
         out.add_(self.decode(message, context), alpha=alpha)
 
+    def write(self, message: Message, out: Tensor, context: Context) -> None:
+        """Overwrite ``out`` with what a message stands for."""
+        out.zero_()
+        self.add(message, out, context)
+
+    def contents(self, message: Message, context: Context) -> dict[str, Tensor]:  # noqa: ARG002
+        """What a message holds, by name, for people who want to see it; ``indices`` are those of elements."""
+        if len(message) == 1:
+            return {"values": message[0]}
+        return {f"part {place}": tensor for place, tensor in enumerate(message, start=1)}
+
     def at(self, round: int) -> "Codec":  # noqa: A002, ARG002
         """The codec as it is in this round, where the length of its messages changes during a run."""
         return self
@@ -199,6 +218,13 @@ class Identity(Codec):
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
         check_message(message, context.layout.elements)
         out.add_(message[0], alpha=alpha)
+
+
+def blank(message: Message, context: Context) -> Tensor:
+    """A vector for what a message stands for, of zeros."""
+    if not message:
+        raise CorruptMessage("a message of nothing")
+    return message[0].new_zeros(context.layout.elements)
 
 
 def check_message(message: Message, *lengths: int) -> None:

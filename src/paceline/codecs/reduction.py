@@ -5,7 +5,7 @@ left out, and of the chunk that it sums for all, what the second encoding left o
 memories before are the sum and the memories after.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -30,6 +30,8 @@ class Sum:
     """The tensor of every rank becomes the sum of all, in place."""
 
     tensor: Tensor
+    what: str = ""
+    """For people, where a reduction has several sums: "Q = M' P"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,11 @@ class AllToAll:
     """``vectors[r]`` goes to rank r; answered with what each rank sent to this one. All are equally long."""
 
     vectors: Sequence[Tensor]
+
+
+Asked = Sequence[Sum | AllGather | AllToAll | None]
+"""What the programs of all ranks yield at the same time: all the same kind."""
+Answers = Sequence[list[Tensor] | None]
 
 
 class NotFinite(ValueError):
@@ -96,23 +103,17 @@ def check_finite(vector: Tensor, context: Context) -> None:
 
 
 def choose(codec: Codec, vector: Tensor, context: Context) -> Reduction:
-    """The exchange of fewest bytes that the codec allows."""
+    """The exchange of fewest bytes that the codec allows, for vectors that are not shorter than a few messages."""
     if codec.sums:
         return summed(codec, vector, context)
     if codec.varies:
         return gathered_or_dense(codec, vector, context)
-    second: Codec = codec if codec.requantises else Identity()
-    if _scattered_bytes(codec, second, vector, context) < _gathered_bytes(codec, vector, context):
-        return scattered(codec, second, vector, context)
+    others = context.workers - 1
+    if codec.requantises:  # n - 1 messages, or twice n - 1 nth parts of one
+        return scattered(codec, codec, vector, context) if others > 1 else gathered(codec, vector, context)
+    if others * message_bytes(codec, context.layout, vector.dtype, vector.device) > vector.nbytes:
+        return scattered(codec, Identity(), vector, context)
     return gathered(codec, vector, context)
-
-
-def _gathered_bytes(codec: Codec, vector: Tensor, context: Context) -> int:
-    return (context.workers - 1) * message_bytes(codec, context.layout, vector.dtype, vector.device)
-
-
-def _scattered_bytes(codec: Codec, second: Codec, vector: Tensor, context: Context) -> int:
-    return (context.workers - 1) * (_longest(codec, vector, context) + _longest(second, vector, context))
 
 
 def _longest(codec: Codec, vector: Tensor, context: Context) -> int:
@@ -129,8 +130,7 @@ def summed(codec: Codec, vector: Tensor, context: Context) -> Reduction:
     for tensor in message:
         yield Sum(tensor)
     if message[0].data_ptr() != vector.data_ptr() or vector.is_meta:
-        vector.zero_()
-        codec.add(message, vector, context)
+        codec.write(message, vector, context)
 
 
 def gathered(codec: Codec, vector: Tensor, context: Context) -> Reduction:
@@ -170,7 +170,7 @@ def _add_all(codec: Codec, received: Sequence[Tensor], vector: Tensor, context: 
 
 def _add_padded(codec: Codec, raw: Tensor, out: Tensor, context: Context) -> None:
     """As ``Codec.add``, of a message that zeros make as long as the longest of them."""
-    bytes_ = message_bytes(codec, context.layout, out.dtype)
+    bytes_ = message_bytes(codec, context.layout, out.dtype, out.device)
     codec.add(unpack(codec, raw[:bytes_], out.dtype, context), out, context)
 
 
@@ -206,23 +206,8 @@ def scattered(codec: Codec, second: Codec, vector: Tensor, context: Context) -> 
         _add_padded(second, raw, vector[where], part)
 
 
-def run_together(programs: Sequence[Reduction]) -> None:
-    """Run the programs of all ranks, in one process, to their ends; what they exchange is handed over as it is."""
-    asked = [next(program, None) for program in programs]
-    while asked[0] is not None:
-        answers = _exchange(asked)
-        asked = [_resume(program, answer) for program, answer in zip(programs, answers, strict=True)]
-    assert not any(asked), "all ranks exchange the same"
-
-
-def _resume(program: Reduction, answer: object) -> object:
-    try:
-        return program.send(answer)
-    except StopIteration:
-        return None
-
-
-def _exchange(asked: Sequence[Sum | AllGather | AllToAll | None]) -> list[list[Tensor] | None]:
+def exchange_all(asked: Asked) -> Answers:
+    """What each rank is resumed with."""
     first = asked[0]
     match first:
         case Sum():
@@ -243,3 +228,19 @@ def _sum_all(tensors: Sequence[Tensor]) -> None:
         first.add_(tensor)
     for tensor in others:
         tensor.copy_(first)
+
+
+def run_together(programs: Sequence[Reduction], exchange: Callable[[Asked], Answers] = exchange_all) -> None:
+    """Run the programs of all ranks, in one process, to their ends; what they exchange is handed over as it is."""
+    asked = [next(program, None) for program in programs]
+    while asked[0] is not None:
+        answers = exchange(asked)
+        asked = [_resume(program, answer) for program, answer in zip(programs, answers, strict=True)]
+    assert not any(asked), "all ranks exchange the same"
+
+
+def _resume(program: Reduction, answer: object) -> object:
+    try:
+        return program.send(answer)
+    except StopIteration:
+        return None

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Context, CorruptMessage, Message, check_message
+from paceline.codecs.base import Codec, Context, CorruptMessage, Message, blank, check_message
 from paceline.codecs.select import drawn, largest, reaching
 from paceline.specs.ranges import Fraction, NotNegative, Ratio, at_least
 
@@ -31,7 +31,7 @@ class Sparse(Codec):
         return vector.index_select(0, indices), indices.to(torch.int32)
 
     def decode(self, message: Message, context: Context) -> Tensor:
-        out = message[0].new_zeros(context.layout.elements)
+        out = blank(message, context)
         self.add(message, out, context)
         return out
 
@@ -40,6 +40,9 @@ class Sparse(Codec):
         values, indices = message
         _check_indices(indices, context.layout.elements)
         out.index_add_(0, indices, values.to(out.dtype), alpha=alpha)
+
+    def contents(self, message: Message, context: Context) -> dict[str, Tensor]:  # noqa: ARG002
+        return {"indices": message[1], "values": message[0]}
 
     def sent(self, message: Message, context: Context) -> int:
         """The number of elements that are sent; the message may tell."""
@@ -151,7 +154,7 @@ class RandomK(Codec):
         return (vector.index_select(0, self._indices(vector, context)),)
 
     def decode(self, message: Message, context: Context) -> Tensor:
-        out = message[0].new_zeros(context.layout.elements)
+        out = blank(message, context)
         self.add(message, out, context)
         return out
 
@@ -159,6 +162,9 @@ class RandomK(Codec):
         check_message(message, kept(context.layout.elements, self.ratio))
         indices = self._indices(out, context)
         out.index_add_(0, indices, message[0].to(out.dtype), alpha=alpha)
+
+    def contents(self, message: Message, context: Context) -> dict[str, Tensor]:
+        return {"indices": self._indices(message[0], context), "values": message[0]}
 
     def _indices(self, vector: Tensor, context: Context) -> Tensor:
         length = context.layout.elements

@@ -1,7 +1,7 @@
 """What a codec costs: its own code, run on meta tensors, tells what it exchanges and which operators it calls."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +15,7 @@ from paceline.codecs.reduction import AllGather, AllToAll, Sum, reduce
 from paceline.codecs.state import CodecState
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.recorder import HeldMemory, OperatorRecorder
-from paceline.costs.trace.trace import without_values
+from paceline.costs.trace.trace import trace_function, without_values
 
 COPIES = {"sum": 0, "all-gather": 1, "all-to-all": 2}
 """How many messages a rank holds for each other rank: what it receives, and what it sends to that one only."""
@@ -32,6 +32,16 @@ class CodedExchange(NamedTuple):
     size: int
     """Bytes of the tensor that is summed, of what all ranks get, or of what each other rank gets."""
     element: int
+
+
+def exchange_of(asked: Sum | AllGather | AllToAll) -> CodedExchange:
+    match asked:
+        case Sum(tensor):
+            return CodedExchange("sum", tensor.nbytes, tensor.itemsize)
+        case AllGather(vector):
+            return CodedExchange("all-gather", vector.nbytes, vector.itemsize)
+        case AllToAll(vectors):
+            return CodedExchange("all-to-all", vectors[0].nbytes, vectors[0].itemsize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +112,9 @@ class CodecCosts:
 
     def state_bytes(self, layout: Layout, dtype: torch.dtype) -> int:
         """What a worker keeps from round to round."""
-        return sum(one.numel() * dtype.itemsize for one in _state(self.codec, layout, dtype).values())
+        # Outside of a trace torch would import its compiler.
+        state, _ = trace_function(lambda: _state(self.codec, layout, dtype))
+        return sum(one.numel() * dtype.itemsize for one in state.values())
 
 
 UNCODED = CodecCosts()
@@ -164,14 +176,18 @@ def _traced(codec: Codec, layout: Layout, dtype: torch.dtype, workers: int, show
             shown=shown,
         )
         vector = torch.empty(layout.elements, dtype=dtype, device="meta")
-        codec.reduce(vector, context)  # finds lengths of messages, which are kept
+        for one in (
+            () if codec.sums else (codec, Identity())
+        ):  # lengths of messages are found once, by encoding
+            for part in (layout, context.chunks()[0][1].layout):
+                message_kinds(one, part, dtype, vector.device)
         known = message_kinds.cache_info().misses
         recorder.phase = "forward"
         for exchange in _exchanges(reduce(codec, vector, context), shown):
             exchanges.append(exchange)
             operators.append(_taken(recorder))
         operators.append(_taken(recorder))
-    if message_kinds.cache_info().misses > known:  # by encoding, which is no part of the program
+    if message_kinds.cache_info().misses > known:
         return _traced.__wrapped__(codec, layout, dtype, workers, shown)
     held = max((one.held for found in operators for one in found), default=0)
     return _Traced(tuple(exchanges), tuple(map(Counter, operators)), held)
@@ -185,19 +201,16 @@ def _taken(recorder: OperatorRecorder) -> list[Operator]:
 
 def _exchanges(program: Reduction, shown: int) -> Iterator[CodedExchange]:
     """Run a program as if every rank had given the same as this one."""
-    answer: list[Tensor] | None = None
+    answer: Sequence[Tensor] | None = None
     with suppress(StopIteration):
         while True:
-            match program.send(answer):
-                case Sum(tensor=tensor):
-                    answer = None
-                    yield CodedExchange("sum", tensor.nbytes, tensor.itemsize)
-                case AllGather(vector=vector):
-                    answer = [vector] * shown
-                    yield CodedExchange("all-gather", vector.nbytes, vector.itemsize)
-                case AllToAll(vectors=vectors):
-                    answer = list(vectors)
-                    yield CodedExchange("all-to-all", vectors[0].nbytes, vectors[0].itemsize)
+            asked = program.send(answer)
+            answer = None
+            if isinstance(asked, AllGather):
+                answer = [asked.vector] * shown
+            elif isinstance(asked, AllToAll):
+                answer = asked.vectors
+            yield exchange_of(asked)
 
 
 def _state(codec: Codec, layout: Layout, dtype: torch.dtype) -> Mapping[str, Tensor]:

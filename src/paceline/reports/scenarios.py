@@ -1,15 +1,15 @@
 """Answers of scenarios as text and as documents, under the names of ``studies.scenarios.scenario.ASKS``."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paceline.records.files import to_document
 from paceline.records.servers import Updated
 from paceline.reports.explain import sentences
-from paceline.reports.explain.explanation import DRAWN, FINISH, ExplainRequest, explain
+from paceline.reports.explain.explanation import explain
 from paceline.reports.explain.render import explanation_lines
+from paceline.reports.explain.request import DRAWN, ExplainRequest
 from paceline.reports.text import aligned, counted, percent
 from paceline.reports.timeline import distance_to_sequential, sequential_updates, timeline_text
 from paceline.studies.scenarios.scenario import Answer
@@ -159,15 +159,14 @@ def render_explanation(request: Answer) -> RenderedAnswer:
     story = explain(ExplainRequest(**request), DRAWN)
     phases = [
         counted(len(list(steps)), f"{phase} round")
-        for phase, steps in groupby(story.steps, key=lambda step: step.phase)
-        if phase != FINISH
+        for phase, steps in groupby(filter(lambda step: step.round, story.steps), key=lambda step: step.phase)
     ]
     words = (
         f"{sentences.processes(story.workers)} take {', then '.join(phases) or 'no round'}; "
         f"every one ends with the {story.summary[0]}."
     )
     lines = [line.plain for line in explanation_lines(story)]
-    return RenderedAnswer(words, lines, asdict(story))
+    return RenderedAnswer(words, lines, to_document(story))
 
 
 def render_prediction(answer: "Prediction") -> RenderedAnswer:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.codecs.base import Codec, Layout, Reduction
-from paceline.codecs.reduction import reduce
+from paceline.codecs.reduction import Sum, reduce
 from paceline.codecs.state import PREFIX, CodecState
 from paceline.strategies.base import Worker
 
@@ -24,8 +24,13 @@ class Compressor:
     exchange, the reference.
     """
 
-    def __init__(self, codec: Codec, me: Worker, layout: Layout, seed: int) -> None:
-        self.codec, self._me = codec, me
+    def __init__(
+        self, codec: Codec, me: Worker, layout: Layout, seed: int, *, replicated: bool = False
+    ) -> None:
+        """Workers that are ``replicated`` agree by gradients, and have no use for a reference."""
+        self.codec, self._me, self._replicated = codec, me, replicated
+        self.used = False
+        """Whether anything has been encoded."""
         self._state = CodecState(
             codec,
             layout,
@@ -51,18 +56,24 @@ class Compressor:
     @torch.no_grad()
     def take_reference(self) -> None:
         """All workers hold the same parameters now."""
-        self._me.state[REFERENCE] = self._me.params.clone()
+        if not self._replicated:
+            self._me.state[REFERENCE] = self._me.params.clone()
 
     @torch.no_grad()
     def reduce_params(self, share: float) -> Reduction:
         """Move ``me.params`` of every worker to the mean of all, weighted by their shares, as far as is known."""
-        me, reference = self._me, self._me.state[REFERENCE]
+        me, reference = self._me, self._me.state.get(REFERENCE)
+        if reference is None:  # replicas that average their parameters after all: the first time exactly
+            yield Sum(me.params.mul_(share))
+            me.state[REFERENCE] = me.params.clone()
+            return
         difference: Tensor = (me.params - reference).mul_(share)
         yield from self._reduce(difference, 0, self._next_round(), share)
         reference.add_(difference)
         me.params.copy_(reference)
 
     def _reduce(self, vector: Tensor, start: int, round: int, share: float) -> Reduction:  # noqa: A002
+        self.used = True
         # What a worker without samples has kept is a gradient as good as another's.
         context = self._state.context(start, start + vector.numel(), round, share or 1 / self._me.workers)
         return reduce(self.codec, vector, context)

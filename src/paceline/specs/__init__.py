@@ -138,7 +138,9 @@ def _checked(target: Any, name: str, kind: str) -> Any:
     missing = [member for member in MEMBERS[kind] if member not in dir(target)]
     missing = [*missing, *sorted(getattr(target, "__abstractmethods__", ()))]
     if missing:
-        base = ": inherit from paceline.Strategy and define the rest" if kind == "strategy" else "; define it"
+        base = "; define it"
+        if kind in ("strategy", "codec"):
+            base = f": inherit from paceline.{kind.title()} and define the rest"
         raise UsageError(f"{kind} {name} has no {' and no '.join(missing)}{base}")
     return target
 

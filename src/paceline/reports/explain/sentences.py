@@ -3,12 +3,22 @@
 import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from math import floor, log10
 from types import MappingProxyType
 from typing import Any
 
 from paceline.collectives import find_schedule
 from paceline.collectives.schedule import Schedule
+from paceline.reports.explain.document import (
+    Cell,
+    Encoded,
+    Parts,
+    RankValues,
+    Receipt,
+    ShownMessage,
+    Values,
+    numbers_in,
+)
 from paceline.reports.text import counted
 from paceline.units import show_bytes
 
@@ -21,31 +31,8 @@ COMBINES: Mapping[str, str] = MappingProxyType(
         "product": "multiplies what it holds by {it}",
     }
 )
-ELEMENT = 4
-"""Bytes of a float32, in which gradients usually travel."""
 SPELLED = 4
 """Values in a message up to which the arithmetic is spelled out; the cells show it anyway."""
-Values = tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ShownMessage:
-    """Chunks ``start`` to ``stop`` (excluded) from one rank to another."""
-
-    source: int
-    target: int
-    start: int
-    stop: int
-    on_receive: str
-    """What the target does: "reduce" or "replace"."""
-    values: Values
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    target: int
-    text: str
-    """Such as "p1 receives chunk 0 from p0: max(3, 5) = 5"."""
 
 
 def about(schedule: str) -> tuple[str, str]:
@@ -54,13 +41,31 @@ def about(schedule: str) -> tuple[str, str]:
 
 
 def number(value: float) -> str:
-    """A value as people write it: 5, 2.5, 4.6667, 1e+20."""
-    return f"{value:.4f}".rstrip("0").rstrip(".") if 1e-3 <= abs(value) < 1e15 else f"{value + 0:.4g}"
+    """A value as people write it, with four digits where it is no whole number: 5, 2.5, 4.667, 1e+20."""
+    if not 1e-3 <= abs(value) < 1e15:
+        return f"{value + 0:.3g}"
+    decimals = min(4, max(2, 3 - floor(log10(abs(value)))))
+    return f"{value:.{decimals}f}".rstrip("0").rstrip(".")
 
 
 def numbers(values: Sequence[float]) -> str:
     """Values side by side; "-" where there are none, as in a chunk that is empty."""
     return " ".join(map(number, values)) or "-"
+
+
+def cell(held: Cell) -> str:
+    """Values, or a message: "3: 9.1, 5: -7", "step 0.2: 127 -3", "mean 4.5: + - -"."""
+    if not isinstance(held, Encoded):
+        return numbers(held)
+    contents = dict(held.contents)
+    indices = contents.pop("indices", None)
+    last, values = contents.popitem()
+    shown = ["+" if value > 0 else "-" for value in values] if last == "signs" else [*map(number, values)]
+    if indices is not None:
+        words = ", ".join(f"{index:.0f}: {value}" for index, value in zip(indices, shown, strict=True))
+    else:
+        words = " ".join(shown)
+    return ": ".join([*(f"{name} {numbers(some)}" for name, some in contents.items()), words or "nothing"])
 
 
 def processes(amount: int) -> str:
@@ -105,7 +110,7 @@ def _amount(schedule: Schedule, messages: Sequence[ShownMessage]) -> str:
     return f"{least} to {most} chunks" if least < most else "one chunk" if most == 1 else f"{most} chunks"
 
 
-def progress(parts: Sequence[Sequence[Sequence[int]]]) -> str:
+def progress(parts: Parts) -> str:
     chunks = [len(part) for row in parts for part in row]
     return f"afterwards {chunks.count(len(parts))} of {len(chunks)} chunks are finished"
 
@@ -116,26 +121,26 @@ def outcome(result: Values, workers: int) -> str:
     return f"{numbers(result)}, held by all {workers} processes"
 
 
+def rounds_and_messages(totals: Mapping[str, Any], hosts: Sequence[int]) -> str:
+    crossing = f", {totals['messages_between_hosts']} of them between hosts" if max(hosts) else ""
+    return f"{counted(totals['rounds'], 'round')}, {counted(totals['messages'], 'message')}{crossing}"
+
+
 def traffic(totals: Mapping[str, Any], hosts: Sequence[int], length: int) -> list[str]:
     workers, least, sent = len(hosts), totals["lower_bound_values"], totals["values_sent"]
-    crossing = f", {totals['messages_between_hosts']} of them between hosts" if max(hosts) else ""
-    total = f"{counted(totals['rounds'], 'round')}, {counted(totals['messages'], 'message')}{crossing}"
+    total = rounds_and_messages(totals, hosts)
     if workers == 1:
         return [total]
     most, fewest = max(sent), min(sent)
     who = "each process sends" if fewest == most else f"processes send {fewest} to"
     reached = ", the least possible for the busiest:" if most == least else "; the least possible is"
-    size = f"{counted(most, 'value')} ({show_bytes(ELEMENT * most)} as float32)"
+    size = f"{counted(most, 'value')} ({show_bytes(max(totals['bytes_sent']))} as float32)"
     bound = f"ceil(2 x {workers - 1}/{workers} x {length}) = {least}"
     return [total, f"{who} {size}{reached} {bound}"]
 
 
 def received(
-    op: str,
-    bounds: Sequence[int],
-    messages: Sequence[ShownMessage],
-    before: Sequence[Values],
-    after: Sequence[Values],
+    op: str, messages: Sequence[ShownMessage], before: RankValues, after: RankValues
 ) -> tuple[Receipt, ...]:
     """What each rank receives; the same chunks from several are one receipt."""
     grouped: dict[tuple[int, int, int], list[ShownMessage]] = {}
@@ -143,18 +148,23 @@ def received(
         grouped.setdefault((message.target, message.start, message.stop), []).append(message)
     found = []
     for (target, start, stop), some in grouped.items():
-        part = slice(bounds[start], bounds[stop])
-        result = _arithmetic(op, some, before[target][part], after[target][part])
+        had, has = (numbers_in(state.cells[target][start:stop]) for state in (before, after))
         origin = ", ".join(f"p{message.source}" for message in some)
-        what = chunk_words(start, stop, len(bounds) - 1)
-        found.append(Receipt(target, f"p{target} receives {what} from {origin}{result}"))
+        what = column_words(start, stop, chunk_columns(len(before.cells[target])))
+        found.append(
+            Receipt(target, f"p{target} receives {what} from {origin}{_arithmetic(op, some, had, has)}")
+        )
     return tuple(found)
 
 
-def chunk_words(start: int, stop: int, chunks: int) -> str:
-    if stop - start == chunks:
+def chunk_columns(chunks: int) -> tuple[str, ...]:
+    return tuple(f"chunk {chunk}" for chunk in range(chunks)) if chunks > 1 else ("values",)
+
+
+def column_words(start: int, stop: int, columns: Sequence[str]) -> str:
+    if stop - start == len(columns):
         return "everything"
-    return f"chunk {start}" if stop - start == 1 else f"chunks {start} to {stop - 1}"
+    return columns[start] if stop - start == 1 else f"chunks {start} to {stop - 1}"
 
 
 def _arithmetic(op: str, messages: Sequence[ShownMessage], before: Values, after: Values) -> str:
@@ -164,5 +174,5 @@ def _arithmetic(op: str, messages: Sequence[ShownMessage], before: Values, after
         return ""
     if messages[0].on_receive == "replace":
         return f": {numbers(after)}"
-    terms = ", ".join(map(numbers, (before, *(message.values for message in messages))))
+    terms = ", ".join(map(numbers, (before, *(numbers_in(message.cells) for message in messages))))
     return f": {'sum' if op == 'mean' else op}({terms}) = {numbers(after)}"

@@ -1,16 +1,13 @@
 """Collectives in virtual time: they begin when the last worker has joined and end for all at once."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Reduction
-from paceline.codecs.reduction import NotFinite, run_together
-from paceline.collectives.traffic import Bucket, broadcast_bytes, plan_buckets
+from paceline.collectives.traffic import broadcast_bytes, plan_buckets
 from paceline.costs.collectives import (
     AllReduceCosts,
     Price,
@@ -21,26 +18,12 @@ from paceline.costs.collectives import (
 )
 from paceline.errors import RunFailed
 from paceline.runtimes.flat import CONTROL
+from paceline.runtimes.virtual.coded import CodedCollectives, CodedTransfers
 from paceline.runtimes.virtual.node import Node, describe
 from paceline.runtimes.virtual.simulation import Simulation
-from paceline.runtimes.virtual.timeline import Interval, run_transfers
+from paceline.runtimes.virtual.timeline import Interval, Transfers, run_transfers
 from paceline.strategies.base import SyncPoint
 from paceline.strategies.effects import AllReduce, Broadcast, BucketedMean, Gradient
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Transfers:
-    """What travels in a collective, one price after the other: the buckets of a gradient, or one tensor."""
-
-    prices: tuple[Price, ...]
-    traffic: Traffic
-    parts: tuple[float, ...] = ()
-    """The part of backward after which each but the last is ready; the last waits for the end of backward."""
-    root: int = 0
-    coded: tuple[Bucket, ...] = ()
-    """What a codec reduces."""
-    coding: float = 0.0
-    """Seconds of each worker, which cannot compute meanwhile."""
 
 
 class VirtualCollectives:
@@ -58,17 +41,18 @@ class VirtualCollectives:
         self._last_members = self._members
         self._joined: list[Node] = []
         self._call: Any = None
-        self._bucket_transfers, self._coded_transfers = cache(self._plan_buckets), cache(self._plan_coded)
-        self._rounds = 0
-        """Of whole vectors that a codec reduced."""
-        self._codes = simulation.coding.compresses and not self._open and simulation.topology.count > 1
+        self._bucket_transfers = cache(self._plan_buckets)
+        self._coded: CodedCollectives | None = None
+        """Where workers have a codec, and others to send messages to."""
         self._price_all_reduce, self._price_broadcast = self._price_served, self._price_served
         self._traffic: Callable[[int, int], Traffic] = self._traffic_served
         if not self._open:
             topology = simulation.topology
-            self._costs = costs = AllReduceCosts(prepared.settings.collective, topology)
+            costs = AllReduceCosts(prepared.settings.collective, topology)
             self._price_all_reduce, self._traffic = cache(costs.price), cache(costs.traffic)
             self._price_broadcast = cache(lambda size, _: tree_broadcast(topology, size))
+            if simulation.coding.compresses and topology.count > 1:
+                self._coded = CodedCollectives(simulation, costs)
 
     def admit(self, node: Node) -> None:
         """Add a worker to the group; one that belongs to it already may be added again."""
@@ -99,12 +83,15 @@ class VirtualCollectives:
     def join(self, node: Node, effect: Gradient | AllReduce | Broadcast) -> bool:
         """A worker waits for the others; of a gradient, backward is under way, and the buckets wait for theirs."""
         if isinstance(effect, Gradient):
-            if effect.reduce is not node.mean or self._codes:
-                node.mean, node.buckets = effect.reduce, self._find_buckets(node, effect.reduce)
+            assert effect.reduce is not None, "what is not reduced waits for nobody"
+            if self._coded is not None:
+                node.buckets = self._coded.buckets(node, effect.reduce)
+            elif effect.reduce is not node.mean:
+                node.mean, node.buckets = effect.reduce, self._bucket_transfers(effect.reduce)
             call = node.buckets
         else:
             node.begun = node.ended = node.me.now
-            call = self._find_coded(node, effect) or _call(node, effect)
+            call = (self._coded and self._coded.whole(node, effect)) or _call(node, effect)
         node.waits_for = effect
         if self._call is None:
             self._call = call
@@ -124,7 +111,8 @@ class VirtualCollectives:
         self._joined, self._call, self._last_members = [], None, workers
         if isinstance(call, Transfers):
             transfers = call
-            self._rounds += type(workers[0].waits_for) is AllReduce
+            if isinstance(call, CodedTransfers) and self._coded is not None:
+                transfers = self._coded.reduce(workers, call)
         else:
             _, size, element, _ = call
             transfers = self._plan(workers[0].waits_for, size, element)
@@ -136,41 +124,6 @@ class VirtualCollectives:
             self._simulation.timeline,
             list(zip([*ready, last], transfers.prices, strict=True)),
             partial(self._end, workers, transfers, last),
-        )
-
-    def _find_buckets(self, node: Node, mean: BucketedMean | None) -> Transfers:
-        assert mean is not None, "only what is reduced joins the others"
-        if self._codes:
-            return self._coded_transfers(self._simulation.coding.at(node.me.clock), mean)
-        return self._bucket_transfers(mean)
-
-    def _find_coded(self, node: Node, effect: AllReduce | Broadcast) -> Transfers | None:
-        """Of a mean of whole gradients or parameters; None where it is exact."""
-        whole = effect.tensor is node.me.params or effect.tensor is node.me.grad
-        if not self._codes or not whole or isinstance(effect, Broadcast) or effect.op == "sum":
-            return None
-        return self._coded_transfers(self._simulation.coding.at(self._rounds + 1), None)
-
-    def _plan_coded(self, codec: Codec, mean: BucketedMean | None) -> Transfers:
-        """The control elements have a sum of their own: after the buckets, and before whole parameters."""
-        shape, coding, costs = self._simulation.shape, self._simulation.coding, self._costs
-        element, control = shape.dtype.itemsize, CONTROL * shape.dtype.itemsize
-        buckets = [Bucket(0, shape.size, range(len(shape.parameters)))]
-        if mean is not None:
-            buckets = plan_buckets(shape.parameters, element, mean.first_bucket, mean.bucket)
-        layouts = [shape.layout.between(one.start, one.stop) for one in buckets]
-        workers = self._simulation.topology.count
-        reductions = [coding.reduction(layout, shape.dtype, workers, codec) for layout in layouts]
-        parts = (1.0,) * len(buckets)
-        if mean is not None and self._simulation.topology.hides:
-            parts = shape.filled(buckets)
-        traffic = [*map(costs.traffic_coded, reductions), self._traffic(control, element)]
-        return Transfers(
-            prices=(*map(costs.price_coded, reductions), self._price_all_reduce(control, element)),
-            traffic=add_traffic(traffic),
-            parts=parts,
-            coded=tuple(buckets),
-            coding=sum(one.coding for one in reductions),
         )
 
     def _plan(self, effect: AllReduce | Broadcast, size: int, element: int) -> Transfers:
@@ -198,7 +151,7 @@ class VirtualCollectives:
     def _end(
         self, workers: Sequence[Node], transfers: Transfers, last: float, intervals: Sequence[Interval]
     ) -> None:
-        total, end = _combine(workers, transfers), max(intervals[-1][1], last + transfers.coding)
+        total, end = _combine(workers, transfers), max(intervals[-1][1], last + transfers.computing)
         # The last transfer begins when the slowest backward is over, so a single one hides behind nothing.
         several = len(intervals) > 1
         ready = self._simulation.ready
@@ -241,13 +194,14 @@ def _call(node: Node, effect: AllReduce | Broadcast) -> tuple[type, int, int, st
 
 
 def _combine(workers: Sequence[Node], transfers: Transfers) -> float | None:
-    """Do to the tensors what the workers wait for; return the total of their weights, where they have any."""
+    """Do to the tensors what the workers wait for; return the total of their weights, where they have any.
+
+    What is encoded has been reduced already.
+    """
     effects = [worker.waits_for for worker in workers]
-    first, coded = effects[0], transfers.coded and workers[0].compressor
+    first, coded = effects[0], isinstance(transfers, CodedTransfers)
     if type(first) is Gradient:
-        if coded:
-            _reduce_buckets(workers, transfers.coded)
-        elif workers[0].replica is not None:
+        if workers[0].replica is not None and not coded:
             reduce_into_all([worker.me.grad for worker in workers], (), "sum")
         return float(sum([worker.me.samples for worker in workers]))
     tensors = [effect.tensor for effect in effects]
@@ -258,51 +212,12 @@ def _combine(workers: Sequence[Node], transfers: Transfers) -> float | None:
                 worker.compressor.take_reference()
         return None
     weights: list[float] = [effect.weight for effect in effects]
-    if coded:
-        _reduce_whole(workers, weights)
-    else:
+    if not coded:
         reduce_into_all(tensors, weights, first.op)
     for worker, tensor in zip(workers, tensors, strict=True):
         if tensor is worker.me.params:
             worker.me.samples_since_sync = 0
     return sum(weights)
-
-
-def _reduce_buckets(workers: Sequence[Node], buckets: Sequence[Bucket]) -> None:
-    total = sum([worker.me.samples for worker in workers])
-    for bucket in buckets:
-        programs = []
-        for worker in workers:
-            assert worker.compressor is not None
-            share = worker.me.samples / total
-            programs.append(worker.compressor.reduce_gradient(bucket.start, bucket.stop, share))
-        _run_coded(workers, programs)
-
-
-@torch.no_grad()
-def _reduce_whole(workers: Sequence[Node], weights: Sequence[float]) -> None:
-    programs = []
-    for worker, weight in zip(workers, weights, strict=True):
-        assert worker.compressor is not None
-        share = weight / sum(weights)
-        if worker.waits_for.tensor is worker.me.params:
-            programs.append(worker.compressor.reduce_params(share))
-        else:
-            worker.me.grad.mul_(share)
-            programs.append(worker.compressor.reduce_whole_gradient(share))
-    _run_coded(workers, programs)
-
-
-def _run_coded(workers: Sequence[Node], programs: Sequence[Reduction]) -> None:
-    run_together([_refusing(worker, program) for worker, program in zip(workers, programs, strict=True)])
-
-
-def _refusing(worker: Node, program: Reduction) -> Reduction:
-    try:
-        yield from program
-    except NotFinite as error:
-        me = worker.me
-        raise worker.replica.diverged(f"on rank {me.rank} {error}", me.clock + 1) from error
 
 
 def _overlaps(intervals: Sequence[Interval], begun: float, ended: float) -> tuple[Sequence[Interval], float]:

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from paceline.codecs.base import Codec, Layout
 from paceline.costs.coding import STEADY, CodecCosts, CodedMessage, Timed
@@ -63,12 +64,15 @@ Traced = tuple[int, Sequence[Operator], Sequence[Operator]]
 
 @lru_cache(maxsize=1024)
 def _operators(codec: Codec, layout: Layout, dtype: torch.dtype) -> tuple[Traced, Traced]:
-    with torch.device("meta"):
+    def begin() -> tuple[Tensor, WorkerMessages, ServerMessages]:
         vector = torch.empty(layout.elements, dtype=dtype)
         one = SliceCodec(codec=codec, layout=layout, start=0, dtype=dtype, seed=0)
         worker = WorkerMessages(Worker(0, 1, vector, vector, vector[:0]), layout, (one,), 1)
         server = ServerMessages(Server(0, 1, vector, vector), one)
         server.encoded(0, Model(vector, STEADY, 0, 0, 0.0))
+        return vector, worker, server
+
+    (vector, worker, server), _ = trace_function(begin)
     push = _traced(worker.encoded, server.decoded, Push(vector, STEADY, 0, 1))
     return push, _traced(server.encoded, worker.decoded, Model(vector, STEADY, 0, 0, 0.0))
 
@@ -76,8 +80,8 @@ def _operators(codec: Codec, layout: Layout, dtype: torch.dtype) -> tuple[Traced
 def _traced(
     encode: Callable[[int, Any], Any], decode: Callable[[int, Any], Any], message: Push | Model
 ) -> Traced:
-    with torch.device("meta"):
-        decode(0, encode(0, message))  # what is looked up once, such as lengths, is found before it counts
+    # What is looked up once, such as lengths, is found before it counts.
+    trace_function(lambda: decode(0, encode(0, message)))
     sent, encoding = trace_function(lambda: encode(0, message))
     _, decoding = trace_function(lambda: decode(0, sent))
     tensor = sent.grad if isinstance(sent, Push) else sent.params

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import accumulate
 from math import prod
 from typing import Any, ClassVar, Literal, Self
@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Context, Identity, Layout, Message
-from paceline.codecs.base import message_bytes as codec_bytes
+from paceline.codecs.base import Codec, Context, Identity, Layout, Message, message_bytes
 from paceline.collectives.traffic import Bucket
+from paceline.costs.trace.trace import trace_function
 from paceline.jobs.job import Job
 from paceline.runtimes.compression import layout_of
 
@@ -84,6 +84,9 @@ class SizeOnlyTensor(Tensor):
 
     add_ = sub_ = mul_ = div_ = zero_ = copy_ = _unchanged
 
+    def __sub__(self, _: Any) -> Tensor:
+        return self.clone()
+
     def new_zeros(self, *_: Any, **__: Any) -> Tensor:
         return self.clone()
 
@@ -115,7 +118,7 @@ class SizeOnlyCodec(Codec):
     memory: Literal["error", "none"] = "none"
 
     def encode(self, vector: Tensor, context: Context) -> Message:
-        return (sizes_only(codec_bytes(self.codec, context.layout, vector.dtype), torch.uint8),)
+        return (sizes_only(_message_bytes(self.codec, context.layout, vector.dtype), torch.uint8),)
 
     def decode(self, message: Message, context: Context) -> Tensor:
         return sizes_only(context.layout.elements, message[0].dtype)
@@ -128,6 +131,12 @@ class SizeOnlyCodec(Codec):
 
     def without_memory(self) -> Codec:
         return self
+
+
+@lru_cache(maxsize=1024)
+def _message_bytes(codec: Codec, layout: Layout, dtype: torch.dtype) -> int:
+    # Outside of a trace torch would import its compiler.
+    return trace_function(lambda: message_bytes(codec, layout, dtype))[0]
 
 
 def sized(codec: Codec, *, by_round: bool) -> Codec:

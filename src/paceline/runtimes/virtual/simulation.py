@@ -103,7 +103,7 @@ class Simulation:
         self._coded = prepared
         if not self._job:
             self._coded = replace(prepared, codec=sized(prepared.codec, by_round=coding.by_round))
-        self._vector = sizes_only(self.shape.size, self.shape.dtype)
+        self._vector, self._grad = (sizes_only(self.shape.size, self.shape.dtype) for _ in range(2))
         self._buffers = sizes_only(self.shape.buffers)
         self._rows: list[MetricsRow] = []
         self.timeline = Timeline(FlowNetwork(self.topology.capacities))
@@ -117,7 +117,7 @@ class Simulation:
 
     def _worker(self, rank: int, place: int) -> Node:
         host, shards, replica = self.topology.hosts[place], self.prepared.shards, None
-        tensors = self._vector, self._vector, self._buffers
+        tensors = self._vector, self._grad, self._buffers
         learning_rate: Callable[[float], float] = Constant()
         if self._job:
             replica = Replica(self._job, shards, rank, self.prepared.settings.seed, CPU)
@@ -126,7 +126,13 @@ class Simulation:
         me = Worker(rank, len(self.topology.workers), *tensors, servers=self.prepared.servers)
         compressor = None
         if self._job and self.prepared.compresses and me.workers > 1 and not self.prepared.servers:
-            compressor = Compressor(self.prepared.codec, me, self.shape.layout, self.prepared.settings.seed)
+            compressor = Compressor(
+                self.prepared.codec,
+                me,
+                self.shape.layout,
+                self.prepared.settings.seed,
+                replicated=self.prepared.strategy.replicated,
+            )
         session = Session(
             prepared=self.prepared,
             me=me,

@@ -121,9 +121,9 @@ def _coding_bytes(setup: Setup) -> float:
         coded = served_coding(coding, shape.layout, shape.dtype, setup.servers)
         return kept + shape.size * shape.dtype.itemsize + max(one.held for both in coded for one in both)
     layout, element, bucket = shape.layout, shape.dtype.itemsize, setup.pattern.bucket
-    if bucket is None:
+    if not setup.program.replicated:
         kept += shape.size * element  # the parameters as they were after the last exchange
-    else:
+    if bucket is not None:
         buckets = plan_buckets(shape.parameters, element, bucket, bucket)
         largest = max(buckets, key=lambda one: one.stop - one.start)
         layout = layout.between(largest.start, largest.stop)

@@ -19,6 +19,7 @@ from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.job import Job, Traceable
 from paceline.jobs.sharding import Shards
+from paceline.runtimes.replica import check_momentum
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import build_strategy
 from paceline.studies.predict.compute import (
@@ -72,7 +73,14 @@ class PacelineModel:
     progress: ShowProgress = lambda _: None
 
     def __post_init__(self) -> None:
-        for name in ("setup", "step", "bounds", "memory", "at_its_speed"):  # whose answers are kept
+        for name in (
+            "setup",
+            "step",
+            "bounds",
+            "memory",
+            "at_its_speed",
+            "coding_by",
+        ):  # whose answers are kept
             object.__setattr__(self, name, cache(getattr(self, name)))
 
     @property
@@ -280,9 +288,12 @@ class PacelineModel:
             test_samples=1,
         )
 
-    @cached_property
+    @property
     def coding(self) -> CodecCosts:
-        codec = build_codec(self.request.codec)
+        return self.coding_by(self.request.codec)
+
+    def coding_by(self, spec: str) -> CodecCosts:
+        codec = build_codec(spec)
         if isinstance(codec, Identity):
             return UNCODED
         return CodecCosts(codec=codec, timed=self.compute.timed(self.compute.trace(self.batch)))
@@ -304,6 +315,9 @@ def find_model(
             accumulate=request.accumulate or subject.accumulate,
             precision=subject.precision if narrow else request.precision,
         )
+    for spec in request.codecs:
+        if build_codec(spec).has_momentum:
+            check_momentum(subject, spec)
     sheet = _find_sheet(request, deployment)
     if like is not None and (sheet, request.precision) == (like.sheet, like.request.precision):
         compute = like.compute

@@ -17,6 +17,9 @@ from paceline.strategies.base import Strategy
 from paceline.studies.predict.observe import ExchangePattern, observe
 from paceline.studies.predict.prediction import Where
 
+PERFECT = 1e-9
+"""Of the time that transfers take, where they take none."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:

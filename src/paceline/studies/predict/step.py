@@ -56,11 +56,11 @@ def find_bounds(setup: Setup) -> StepBounds:
     latency, a codec that takes half the time, processes that encrypt twice as fast, servers' hosts of twice the
     bandwidth that update twice as fast, or half as long a wait for slower workers. Where nothing helps it is compute.
     """
-    now, served = _seconds(setup), setup.program.served
+    now, served = quick_seconds(setup), setup.program.served
     cluster, cost, coding = setup.cluster, setup.cost, setup.coding
 
     def gain(other: Setup) -> float:
-        return now - _seconds(other)
+        return now - quick_seconds(other)
 
     links: dict[Where, dict[Bound, float]] = {
         where: {
@@ -90,7 +90,8 @@ def find_bounds(setup: Setup) -> StepBounds:
     return StepBounds(order[0] if order else "compute", besides, where, cluster.cipher if served else 0.0)
 
 
-def _seconds(setup: Setup) -> float:
+def quick_seconds(setup: Setup) -> float:
+    """Of a step, where it is compared with another one: without simulating every worker."""
     return (_without_events(setup) or by_groups(replace(setup, jitter=0.0))).seconds
 
 

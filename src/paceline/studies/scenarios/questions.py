@@ -32,6 +32,7 @@ def read_request(scenario: Scenario) -> Answer:
     request: Answer = {
         "schedule": reader.get("schedule", toml.Name, ""),
         "op": reader.get("op", toml.Name, "sum"),
+        "codec": reader.get("codec", toml.Name, "identity"),
         "values": "; ".join(" ".join(f"{number:.17g}" for number in row) for row in values),
         "hosts": ",".join(map(str, hosts)),
         "seed": reader.get("seed", toml.WholeNumber, 0),

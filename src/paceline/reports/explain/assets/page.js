@@ -1,9 +1,14 @@
 "use strict";
 (() => {
   const story = JSON.parse(document.getElementById("story").textContent);
-  const moments = [{ ...story.start, messages: [], received: [] }, ...story.steps];
+  // The start, then every step with what was held before it; tables change where the columns do.
+  const moments = story.stages.flatMap((stage, number) => {
+    const states = [{ ...stage.start, messages: [], received: [], encoded: [] }, ...stage.steps];
+    return states.map((state, at) => ({ ...state, stage, shown: story.shown[number][at], was: story.shown[number][Math.max(0, at - 1)] }))
+      .slice(number ? 1 : 0);
+  });
+  const steps = moments.slice(1);
   const ranks = [...Array(story.workers).keys()];
-  const chunks = [...Array(story.chunks).keys()];
   const $ = (id) => document.getElementById(id);
   const PAUSE = 1500;
   let position = 0;
@@ -15,42 +20,47 @@
     made.append(...children);
     return made;
   };
-  const held = (at, rank, chunk) => story.shown[at][rank][chunk];
+  const columns = () => [...moments[position].stage.columns.keys()];
   const covers = (message, chunk) => message.start <= chunk && chunk < message.stop;
 
   // Arrows down keep to the right of a column and arrows up to its left, but only where some round has both.
   const down = (message) => message.target > message.source;
-  const bothWays = story.steps.some((step) => step.messages.some((one) => step.messages.some(
+  const bothWays = steps.some((step) => step.messages.some((one) => step.messages.some(
     (other) => down(one) !== down(other) && one.start < other.stop && other.start < one.stop)));
   const onRight = (message) => down(message) || !bothWays;
-  const reach = Math.max(1, ...story.steps.flatMap((step) => step.messages.map((message) => Math.abs(message.target - message.source))));
-  const fullRoom = story.chunks === 1 ? Math.min(120, 36 + 10 * reach) : story.chunks <= 6 ? 42 : 30;
+  const reach = Math.max(1, ...steps.flatMap((step) => step.messages.map((message) => Math.abs(message.target - message.source))));
+  const travels = (stage) => stage.steps.some((step) => step.messages.length > 0);
+  const fullRoom = (stage) => !travels(stage) ? 6 : stage.columns.length === 1 ? Math.min(120, 36 + 10 * reach) : stage.columns.length <= 6 ? 42 : 30;
 
-  let room = fullRoom;
+  let room = 0;
 
   // Denser until all columns are in view; what still does not fit scrolls, and says so.
   const LEVELS = [{ name: "", share: 1 }, { name: "compact", share: 0.6 }, { name: "compact tight", share: 0.4 }];
 
-  const columnWidth = (chunk) => Math.min(56, Math.max(...moments.flatMap((_, at) => ranks.map((rank) => held(at, rank, chunk).length))));
+  const columnWidth = (column) => Math.min(56, Math.max(...moments.filter((moment) => moment.stage === moments[position].stage)
+    .flatMap((moment) => ranks.flatMap((rank) => [moment.was[rank][column].length, moment.shown[rank][column].length]))));
 
   function makeTable() {
     const hosts = [...new Set(story.hosts)];
     const table = $("table");
-    const head = element("tr", {}, ...(hosts.length > 1 ? [element("td")] : []), element("td", { class: "corner" }, story.chunks > 1 ? "chunk" : ""));
-    for (const chunk of chunks) head.append(element("th", { scope: "col", class: "chunk" }, story.chunks > 1 ? element("span", { class: "word" }, "chunk ") : "values", story.chunks > 1 ? `${chunk}` : ""));
-    table.append(element("thead", {}, head));
+    const stage = moments[position].stage;
+    // "chunk 0": on a narrow screen the word stands in the corner.
+    const heads = stage.columns.map((column) => column.match(/^(.*) (p?\d+)$/) ?? [column, "", column]);
+    const head = element("tr", {}, ...(hosts.length > 1 ? [element("td")] : []), element("td", { class: "corner" }, heads[0][1]));
+    for (const [, word, name] of heads) head.append(element("th", { scope: "col", class: "chunk" }, element("span", { class: "word" }, word && `${word} `), name));
+    table.replaceChildren(element("thead", {}, head));
     for (const host of hosts) {
       const members = ranks.filter((rank) => story.hosts[rank] === host);
       const body = element("tbody", { class: "host" });
       members.forEach((rank, index) => {
         const row = element("tr");
         if (hosts.length > 1 && index === 0) row.append(element("th", { class: "host", rowspan: members.length, scope: "rowgroup" }, `host ${host}`));
-        row.append(element("th", { class: "process", scope: "row" }, `p${rank}`), ...chunks.map((chunk) => makeCell(rank, chunk)));
+        row.append(element("th", { class: "process", scope: "row" }, `p${rank}`), ...columns().map((column) => makeCell(rank, column)));
         body.append(row);
       });
       table.append(body);
     }
-    table.classList.toggle("many", story.bounds.some((bound, chunk) => story.bounds[chunk + 1] - bound > 1));
+    table.classList.toggle("many", moments[0].shown[0].some((cell) => cell.includes(" ")));
   }
 
   const fits = () => $("board").scrollWidth <= $("board").clientWidth;
@@ -59,7 +69,7 @@
     const table = $("table");
     table.classList.remove("compact", "tight");
     table.classList.add(...level.name.split(" ").filter(Boolean));
-    room = Math.round(fullRoom * level.share);
+    room = Math.round(fullRoom(moments[position].stage) * level.share);
     table.style.setProperty("--right", `${room}px`);
     table.style.setProperty("--left", bothWays ? `${room}px` : level.name ? "2px" : "4px");
   }
@@ -79,12 +89,13 @@
     $("view").classList.toggle("scrolls", !fits());
     const edges = board.getBoundingClientRect();
     const start = Math.max(edges.left, document.querySelector("th.process").getBoundingClientRect().right);
-    const inView = chunks.filter((chunk) => {
+    const names = moments[position].stage.columns;
+    const inView = columns().filter((chunk) => {
       const { left, right } = cellOf(0, chunk).getBoundingClientRect();
       return left >= start - 2 && right <= edges.right + 1;
     });
     const [first, last] = [inView[0], inView[inView.length - 1]];
-    const which = inView.length > 1 ? `Chunks ${first} to ${last} of 0 to ${story.chunks - 1} are` : "Not all values are";
+    const which = inView.length > 1 ? `Columns ${names[first]} to ${names[last]} of ${names[0]} to ${names[names.length - 1]} are` : "Not all values are";
     $("more").hidden = fits();
     $("more").textContent = `${which} in view: scroll the table sideways for the rest.`;
     $("view").classList.toggle("left", !fits() && board.scrollLeft > 1);
@@ -105,16 +116,17 @@
     const cell = cellOf(rank, chunk);
     const moment = moments[position];
     const parts = moment.parts[rank][chunk];
-    const local = position > 0 && moment.messages.length === 0;
-    const sent = moment.messages.some((message) => message.source === rank && covers(message, chunk));
+    const local = moment.messages.length === 0 && moment.was[rank][chunk] !== moment.shown[rank][chunk];
+    const encoded = Boolean(moment.encoded[rank]?.includes(chunk));
+    const sent = encoded || moment.messages.some((message) => message.source === rank && covers(message, chunk));
     const changed = local || moment.messages.some((message) => message.target === rank && covers(message, chunk));
     const done = parts.length === story.workers;
     cell.classList.toggle("sent", sent);
     cell.classList.toggle("changed", changed);
     cell.classList.toggle("done", done);
     const [old, now, pips] = cell.children;
-    old.textContent = held(Math.max(0, position - 1), rank, chunk);
-    now.textContent = held(position, rank, chunk);
+    old.textContent = moment.was[rank][chunk];
+    now.textContent = moment.shown[rank][chunk];
     [...pips.children].forEach((pip, index) => pip.classList.toggle("in", parts.includes(index)));
     pips.title = `values of ${parts.map((part) => `p${part}`).join(", ")}`;
   }
@@ -178,12 +190,14 @@
   function tell() {
     const moment = moments[position];
     const rounds = story.totals.rounds;
-    $("title").textContent = position === 0 ? "At the start" : moment.title;
+    $("title").textContent = position === 0 ? "At the start" : moment.stage.title ? `${moment.stage.title}: ${moment.title}` : moment.title;
     $("sentence").textContent = position === 0
-      ? (story.steps.length ? "Every process holds values of its own; step forward to see them travel." : "There is nothing to send.")
+      ? (steps.length ? "Every process holds values of its own; step forward to see them travel." : "There is nothing to send.")
       : moment.sentence;
-    $("progress").textContent = moment.round ? `${moment.progress[0].toUpperCase()}${moment.progress.slice(1)}.` : "";
-    $("counter").textContent = position === 0 ? `start, ${rounds} round${rounds === 1 ? "" : "s"}` : moment.round ? `round ${moment.round} of ${rounds}` : `after round ${rounds}`;
+    $("progress").textContent = moment.progress ? `${moment.progress[0].toUpperCase()}${moment.progress.slice(1)}.` : "";
+    const done = moments.slice(0, position + 1).filter((one) => one.round).length;
+    $("counter").textContent = moment.round ? `round ${moment.round} of ${rounds}` : done ? `after round ${done}` : position ? "before round 1" : `start, ${rounds} round${rounds === 1 ? "" : "s"}`;
+    $("details").textContent = moment.round ? "Received in this round" : "What each process does";
     $("received").replaceChildren(...moment.received.map((receipt) => element("li", {}, receipt.text)));
     document.querySelector(".details").hidden = moment.received.length === 0;
   }
@@ -192,10 +206,14 @@
   const dim = (ids, dimmed) => ids.forEach((id) => $(id).setAttribute("aria-disabled", dimmed));
 
   function go(to) {
+    const before = moments[position].stage;
     position = Math.max(0, Math.min(moments.length - 1, to));
-    for (const rank of ranks) for (const chunk of chunks) fill(rank, chunk);
+    const another = moments[position].stage !== before || !$("table").rows.length;
+    if (another) makeTable();
+    for (const rank of ranks) for (const column of columns()) fill(rank, column);
     tell();
-    drawArrows();
+    if (another) fit();
+    else drawArrows();
     $("slider").value = position;
     $("slider").setAttribute("aria-valuetext", $("counter").textContent);
     dim(["first", "back"], position === 0);
@@ -237,7 +255,7 @@
     keys[event.key]();
   }
 
-  $("name").textContent = `${story.schedule} all-reduce, ${story.op}`;
+  $("name").textContent = `${story.schedule} all-reduce, ${story.op}${story.codec === "identity" ? "" : `, ${story.codec}`}`;
   $("about").textContent = `${story.opening} ${story.about}`;
   $("how").textContent = story.how;
   $("summary").append(...story.summary.map((line) => element("li", {}, line)));
@@ -250,9 +268,7 @@
   $("last").addEventListener("click", () => step(last));
   $("slider").addEventListener("input", (event) => step(Number(event.target.value)));
   document.addEventListener("keydown", pressed);
-  makeTable();
   go(0);
-  fit();
   $("board").addEventListener("scroll", hint, { passive: true });
   window.addEventListener("resize", fit);
   new ResizeObserver(drawArrows).observe($("sheet"));

@@ -36,9 +36,12 @@ class Overlap:
     """Starts a bucket's sum as soon as backward has filled it; the last one carries the control elements."""
 
     def __init__(self, flat: Flat, comm: SoloComm, slowdown: Slowdown, mean: BucketedMean) -> None:
-        self._flat, self._comm, self._slowdown = flat, comm, slowdown
+        self._comm, self._slowdown = comm, slowdown
         sizes = [parameter.numel() for parameter in flat.parameters]
         *self._early, self._last = plan_buckets(sizes, flat.grad.itemsize, mean.first_bucket, mean.bucket)
+        self._control = flat.grad_storage[:CONTROL]
+        self._parts = [flat.grad[bucket.start : bucket.stop] for bucket in self._early]
+        self._end = flat.grad_storage[: CONTROL + self._last.stop]
         self.sent, self.received = self._traffic()
         for place, bucket in enumerate(self._early):
             for index in bucket.parameters:
@@ -70,7 +73,7 @@ class Overlap:
             self._ended[place] = perf_counter()
 
         self._begun.append(perf_counter())
-        self._pending.append(self._start(self._early[place], done))
+        self._pending.append(self._start(place, done))
 
     def finish(self) -> list[tuple[float, float]]:
         """Sum the rest and wait for all; return the spans in which sums ran during backward, which has just ended."""
@@ -89,19 +92,11 @@ class Overlap:
         return spans
 
     def _traffic(self) -> tuple[int, int]:
-        parts = [*map(self._part, self._early), self._end]
-        sent, received = zip(*map(self._comm.traffic, parts), strict=True)
+        sent, received = zip(*map(self._comm.traffic, (*self._parts, self._end)), strict=True)
         return sum(sent), sum(received)
 
-    def _part(self, bucket: Bucket) -> Tensor:
-        return self._flat.grad[bucket.start : bucket.stop]
-
-    @property
-    def _end(self) -> Tensor:
-        return self._flat.grad_storage[: CONTROL + self._last.stop]
-
-    def _start(self, bucket: Bucket, done: Callable[[], None]) -> PendingSum:
-        return self._comm.start_sum(self._part(bucket), done)
+    def _start(self, place: int, done: Callable[[], None]) -> PendingSum:
+        return self._comm.start_sum(self._parts[place], done)
 
     def _finish(self) -> None:
         self._comm.sum(self._end)
@@ -125,12 +120,12 @@ class CompressedOverlap(Overlap):
 
     def _traffic(self) -> tuple[int, int]:
         """Of the control elements; each bucket adds its own."""
-        return self._comm.traffic(self._flat.grad_storage[:CONTROL])
+        return self._comm.traffic(self._control)
 
-    def _start(self, bucket: Bucket, done: Callable[[], None]) -> PendingSum:
+    def _start(self, place: int, done: Callable[[], None]) -> PendingSum:
         def task() -> None:
             if not self._failed:  # the other workers wait in an exchange that this one has left
-                self._reduce(bucket)
+                self._reduce(self._early[place])
                 done()
 
         return self._comm.start(task)
@@ -146,4 +141,4 @@ class CompressedOverlap(Overlap):
         for wait in self._pending:
             wait()
         self._reduce(self._last)
-        self._comm.sum(self._flat.grad_storage[:CONTROL])
+        self._comm.sum(self._control)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.codecs.base import Reduction
 from paceline.codecs.reduction import NotFinite
 from paceline.collectives.traffic import broadcast_bytes
 from paceline.jobs.job import Job
@@ -71,7 +72,9 @@ class WorkerRun(StepHooks):
         self._compressor: Compressor | None = None
         overlap: Callable[[effects.BucketedMean], Overlap] = partial(Overlap, flat, comm, self._slowdown)
         if prepared.compresses and not comm.alone and not prepared.servers:
-            self._compressor = Compressor(prepared.codec, self.me, layout, settings.seed)
+            self._compressor = Compressor(
+                prepared.codec, self.me, layout, settings.seed, replicated=prepared.strategy.replicated
+            )
             overlap = partial(CompressedOverlap, flat, comm, self._slowdown, self._compressor)
         self._overlap_of = cache(overlap)
         self._overlap: Overlap | None = None
@@ -142,6 +145,12 @@ class WorkerRun(StepHooks):
             if start_together:
                 self.comm.barrier()
             ending = self._run(events)
+        if self._compressor and not self._compressor.used:
+            settings = self.prepared.settings
+            self.records.noted(
+                f"codec {settings.codec} was not used: strategy {settings.strategy} has reduced neither gradients nor "
+                "parameters"
+            )
         summary = self.records.finished(ending, self.position, sampler)
         self.comm.finish(self.me.clock, "left" if ending == "left" else "finished")
         return summary
@@ -194,7 +203,9 @@ class WorkerRun(StepHooks):
             try:
                 answer = self._do[type(effect)](effect)
             except NotFinite as error:
-                raise self.replica.diverged(f"{error} on rank {self.me.rank}", self.me.clock + 1) from error
+                updated = getattr(effect, "tensor", None) is self.me.params  # the step has been counted
+                what, step = f"{error} on rank {self.me.rank}", self.me.clock + (not updated)
+                raise self.replica.diverged(what, step) from error
             self.me.now = self.recorder.now
 
     def _write_records(self) -> None:
@@ -286,6 +297,8 @@ class WorkerRun(StepHooks):
         me, tensor = self.me, effect.tensor
         if self.comm.alone:
             me.total_weight = effect.weight
+        elif self._compressor and tensor is me.grad and effect.op == "sum":
+            self._reduce(self._compressor.reduce_whole_gradient(1.0))
         elif effect.op == "sum":
             self._sum(tensor)
         elif self._compressor and (tensor is me.params or tensor is me.grad):
@@ -315,10 +328,12 @@ class WorkerRun(StepHooks):
         self._read_control(storage)
         share = effect.weight / me.total_weight
         if tensor is me.params:
-            program = compressor.reduce_params(share)
+            self._reduce(compressor.reduce_params(share))
         else:
             tensor.mul_(share)
-            program = compressor.reduce_whole_gradient(share)
+            self._reduce(compressor.reduce_whole_gradient(share))
+
+    def _reduce(self, program: Reduction) -> None:
         self.recorder.exchanged(*self.comm.reduce(program))
 
     def _sum(self, tensor: Tensor) -> None:

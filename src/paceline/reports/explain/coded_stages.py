@@ -1,0 +1,282 @@
+"""The stages of a reduction of encoded vectors: before the first exchange, each exchange, and after the last."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paceline.codecs.reduction import AllGather, AllToAll, Answers, Asked, Sum, exchange_all
+from paceline.collectives.algorithms import all_gather, pairwise
+from paceline.collectives.schedule import Ranks, Schedule, chunk_bounds
+from paceline.errors import UsageError
+from paceline.reports.explain import coded_sentences as words
+from paceline.reports.explain import sentences
+from paceline.reports.explain.document import (
+    Cell,
+    ExplainedRound,
+    ExplainedStage,
+    RankValues,
+    Receipt,
+    ShownMessage,
+    numbers_in,
+)
+from paceline.reports.explain.observed import ObservedRank, as_values
+from paceline.reports.explain.playing import Turn, explained_rounds, in_chunks, play
+
+
+class CodedStages:
+    """Makes stages of what the programs of all ranks do; ``exchange`` carries out what they ask for."""
+
+    def __init__(self, ranks: Sequence[ObservedRank], schedule: Schedule, hosts: Sequence[int]) -> None:
+        self.made: list[ExplainedStage] = []
+        self.kinds: list[str] = []
+        """Of the exchanges, in the words of ``coded_sentences``."""
+        self.values = self.inputs = [rank.vector / rank.context.share for rank in ranks]
+        self.memories = memories(ranks)
+        self._sent = self.inputs
+        self._ranks, self._schedule, self._hosts = ranks, schedule, np.asarray(hosts)
+        self._numbers = count(1)
+
+    def exchange(self, asked: Asked) -> Answers:
+        if not self.made:
+            self._sent = self.inputs = [rank.vector.clone() for rank in self._ranks]
+            self.made.append(_by_element(self.values, self._before(isinstance(asked[0], AllToAll))))
+        match asked[0]:
+            case Sum():
+                return self._sum([one for one in asked if isinstance(one, Sum)])
+            case AllGather():
+                self._gather([one.vector for one in asked if isinstance(one, AllGather)])
+            case AllToAll():
+                self._scatter(asked[0].vectors[0].nbytes)
+        return exchange_all(asked)
+
+    def close(self) -> None:
+        """Add what all have in the end."""
+        if not self.made:
+            self.made.append(_by_element(self.values, ()))
+            return
+        last, progress = self.kinds[-1], ""
+        if last == words.MESSAGES:
+            progress = words.met([rank.encodings[-1].cell() for rank in self._ranks])
+        step = _step(
+            "decode", words.DECODED[last], [rank.vector for rank in self._ranks], progress=progress, done=True
+        )
+        self.made.append(_by_element(self._sent, [step]))
+        if self.memories:
+            step = _step("keep the rest", words.kept(self.kinds), memories(self._ranks))
+            self.made.append(_by_element(self.memories, [step], "error memory"))
+
+    def _before(self, parted: bool) -> Iterator[ExplainedRound]:
+        share, workers = self._ranks[0].context.share, len(self._ranks)
+        rows = [rank.prepared / share for rank in self._ranks]
+        if not all(map(torch.equal, rows, self.values)):
+            yield _step("prepare the gradients", words.PREPARED, rows)
+        if self.memories:
+            rows = [row + memory for row, memory in zip(rows, self.memories, strict=True)]
+            added = words.added([*map(as_values, self.memories)])
+            yield _step("add the error memory", words.ADDED, rows, received=added)
+        if share != 1:
+            yield _step(f"divide by {workers}", words.divided(workers), self.inputs)
+        if all(rank.encodings for rank in self._ranks):
+            yield self._encode(parted)
+
+    def _encode(self, parted: bool) -> ExplainedRound:
+        """``parted``: the k-th message of a rank is for the k-th other one."""
+        rows = [vector.clone() for vector in self.inputs]
+        self._sent = [vector.clone() for vector in self.inputs]
+        encoded, received = [], []
+        for number, rank in enumerate(self._ranks):
+            for one in rank.encodings:
+                self._sent[number][one.where] = one.stands_for()
+                if not one.is_sparse:
+                    rows[number][one.where] = one.stands_for()
+            encoded.append(tuple(column for one in rank.encodings for column in one.columns))
+            whom = [f" for p{other}" for other in self._others(number)] if parted else [""]
+            received.append(words.sends(number, zip(rank.encodings, whom, strict=True)))
+        first = self._ranks[0].encodings[0].cell()
+        sentence = words.encoding(first, has_memory=bool(self.memories), parted=parted)
+        return _step("encode", sentence, rows, encoded=tuple(encoded), received=tuple(received))
+
+    def _others(self, number: int) -> list[int]:
+        return [other for other, _ in enumerate(self._ranks) if other != number]
+
+    def _chunks(self) -> list[slice]:
+        return [where for where, _ in self._ranks[0].context.chunks()]
+
+    def _sum(self, asked: Sequence[Sum]) -> Answers:
+        tensors = [one.tensor for one in asked]
+        dtype, width = tensors[0].dtype, tensors[0].itemsize
+
+        def add(one: float, other: float) -> float:
+            return as_values(torch.tensor([one], dtype=dtype) + torch.tensor([other], dtype=dtype))[0]
+
+        bounds = chunk_bounds(tensors[0].numel(), self._schedule.chunks).tolist()
+        start = in_chunks([*map(as_values, tensors)], bounds)
+        rounds = explained_rounds(
+            self._schedule, "sum", start, self._numbers, add, lambda cells: width * len(numbers_in(cells))
+        )
+        title = asked[0].what or ("sum the vectors" if words.LENGTHS in self.kinds else "sum the messages")
+        columns = sentences.chunk_columns(self._schedule.chunks)
+        self._add(words.SUM, ExplainedStage(title=title, columns=columns, start=start, steps=tuple(rounds)))
+        for tensor, row in zip(tensors, self.made[-1].states[-1].values, strict=True):
+            tensor.copy_(torch.tensor(row))
+        return [None] * len(asked)
+
+    def _gather(self, raws: Sequence[Tensor]) -> None:
+        kind, own, parts = self._gathered(raws)
+        ranks = range(len(raws))
+        start = RankValues(
+            cells=tuple(tuple(own[of] if of == rank else () for of in ranks) for rank in ranks),
+            parts=tuple(tuple(parts[of] if of == rank else () for of in ranks) for rank in ranks),
+        )
+        steps = tuple(
+            self._told(
+                turn, words.passed_on(kind, own[0]), words.arrived(turn, kind), words.gathered(turn, kind)
+            )
+            for turn in play(_ring(self._hosts), start, lambda _, new: new, lambda _: raws[0].nbytes)
+        )
+        columns = tuple(f"{words.COLUMNS.get(kind, 'chunk')} {rank}" for rank in ranks)
+        self._add(kind, ExplainedStage(title=words.TITLES[kind], columns=columns, start=start, steps=steps))
+
+    def _gathered(self, raws: Sequence[Tensor]) -> tuple[str, list[Cell], Sequence[tuple[int, ...]]]:
+        """What each rank brings, and whose values are in that."""
+        alone, all_ranks = [(rank,) for rank in range(len(raws))], [tuple(range(len(raws)))] * len(raws)
+        if raws[0].dtype != torch.uint8:
+            return words.LENGTHS, [as_values(raw) for raw in raws], alone
+        if words.SCATTER not in self.kinds:
+            self._check_encodings()
+            return words.MESSAGES, [rank.encodings[-1].cell() for rank in self._ranks], alone
+        if all(rank.encodings for rank in self._ranks):
+            self.made.append(self._requantise())
+            return words.ENCODED_SUMS, [rank.encodings[-1].cell() for rank in self._ranks], all_ranks
+        dtype = self.inputs[0].dtype
+        dense = [
+            as_values(raw[: (where.stop - where.start) * dtype.itemsize].view(dtype))
+            for raw, where in zip(raws, self._chunks(), strict=True)
+        ]
+        return words.DENSE_SUMS, list[Cell](dense), all_ranks
+
+    def _check_encodings(self) -> None:
+        if not all(rank.encodings for rank in self._ranks):
+            raise UsageError(
+                "this codec has a reduction of its own, which does not send what it encodes: it cannot be shown"
+            )
+
+    def _scatter(self, size: int) -> None:
+        self._check_encodings()
+        chunks = self._chunks()
+        cells = []
+        for number, (rank, vector) in enumerate(zip(self._ranks, self.inputs, strict=True)):
+            held: list[Cell] = [one.cell() for one in rank.encodings]
+            held.insert(number, as_values(vector[chunks[number]]))
+            cells.append(tuple(held))
+        start = RankValues(
+            cells=tuple(cells), parts=tuple(((rank,),) * len(chunks) for rank in range(len(cells)))
+        )
+        steps: list[ExplainedRound] = []
+        sent_so_far: list[ShownMessage] = []
+        for turn in play(_reduce_scatter(self._hosts), start, lambda one, new: one + new, lambda _: size):
+            sent_so_far += turn.messages
+            progress = sentences.progress(turn.after.parts) + words.union(sent_so_far, len(cells))
+            received = words.merged(turn, [where.start for where in chunks])
+            steps.append(self._told(turn, words.scattered(turn), progress, received))
+        columns = sentences.chunk_columns(len(chunks))
+        title = "sum chunk r at process r"
+        self._add(
+            words.SCATTER, ExplainedStage(title=title, columns=columns, start=start, steps=tuple(steps))
+        )
+        for rank in self._ranks:
+            rank.encodings.clear()
+
+    def _requantise(self) -> ExplainedStage:
+        """Each rank encodes the sum of its chunk."""
+        rest = "stays in its memory" if self.memories else "is lost"
+        sums, after = [], []
+        for one in (rank.encodings[-1] for rank in self._ranks):
+            sums.append(as_values(one.vector))
+            after.append((sums[-1], one.cell(), as_values(one.vector - one.stands_for())))
+        parts = tuple(((*range(len(sums)),), (), ()) for _ in sums)
+        step = ExplainedRound(
+            phase="encode",
+            title="encode the sums",
+            sentence=f"Every process encodes the sum of its chunk; what that leaves out {rest}.",
+            cells=tuple(after),
+            parts=parts,
+        )
+        start = RankValues(cells=tuple((one, (), ()) for one in sums), parts=parts)
+        return ExplainedStage(columns=("sum of its chunk", "message", rest), start=start, steps=(step,))
+
+    def _told(
+        self, turn: Turn, sentence: str, progress: str, received: tuple[Receipt, ...]
+    ) -> ExplainedRound:
+        return ExplainedRound(
+            round=next(self._numbers),
+            phase=turn.phase,
+            title=turn.title,
+            sentence=sentence,
+            progress=progress,
+            messages=turn.messages,
+            received=received,
+            cells=turn.after.cells,
+            parts=turn.after.parts,
+        )
+
+    def _add(self, kind: str, stage: ExplainedStage) -> None:
+        self.kinds.append(kind)
+        self.made.append(stage)
+
+
+def memories(ranks: Iterable[ObservedRank]) -> list[Tensor]:
+    """What each rank has left out so far; empty without error memory."""
+    return [rank.context.memory.clone() for rank in ranks if rank.context.memory is not None]
+
+
+def _step(
+    title: str,
+    sentence: str,
+    rows: Sequence[Tensor],
+    *,
+    progress: str = "",
+    received: tuple[Receipt, ...] = (),
+    encoded: tuple[tuple[int, ...], ...] = (),
+    done: bool = False,
+) -> ExplainedRound:
+    """What every rank does with its vector by itself."""
+    state = in_chunks([*map(as_values, rows)], range(len(rows[0]) + 1))
+    everyone = (tuple(range(len(rows))),) * len(rows[0])
+    return ExplainedRound(
+        phase=title,
+        title=title,
+        sentence=sentence,
+        progress=progress,
+        received=received,
+        encoded=encoded,
+        cells=state.cells,
+        parts=(everyone,) * len(rows) if done else state.parts,
+    )
+
+
+def _by_element(rows: Sequence[Tensor], steps: Iterable[ExplainedRound], title: str = "") -> ExplainedStage:
+    start = in_chunks([*map(as_values, rows)], range(len(rows[0]) + 1))
+    return ExplainedStage(
+        title=title, columns=tuple(map(str, range(len(rows[0])))), start=start, steps=tuple(steps)
+    )
+
+
+def _ring(hosts: Ranks) -> Schedule:
+    """The all-gather whose chunk r is what rank r brings."""
+    schedule = all_gather(hosts)
+    rounds = []
+    for turn in schedule.each_round():
+        starts = (turn.starts - 1) % len(hosts)
+        rounds.append(replace(turn, phase=schedule.name, starts=starts, stops=starts + 1))
+    return replace(schedule, rounds=tuple(rounds))
+
+
+def _reduce_scatter(hosts: Ranks) -> Schedule:
+    """The first half of a pairwise exchange."""
+    schedule = pairwise(hosts)
+    return replace(schedule, rounds=schedule.rounds[: len(schedule.rounds) // 2])
