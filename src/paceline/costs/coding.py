@@ -176,11 +176,10 @@ def _traced(codec: Codec, layout: Layout, dtype: torch.dtype, workers: int, show
             shown=shown,
         )
         vector = torch.empty(layout.elements, dtype=dtype, device="meta")
-        for one in (
-            () if codec.sums else (codec, Identity())
-        ):  # lengths of messages are found once, by encoding
+        if not codec.sums:  # lengths of messages are found once, by encoding
             for part in (layout, context.chunks()[0][1].layout):
-                message_kinds(one, part, dtype, vector.device)
+                message_kinds(codec, part, dtype, vector.device)
+                message_kinds(Identity(), part, dtype, vector.device)
         known = message_kinds.cache_info().misses
         recorder.phase = "forward"
         for exchange in _exchanges(reduce(codec, vector, context), shown):
