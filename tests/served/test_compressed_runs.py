@@ -46,10 +46,9 @@ def test_a_live_run_is_the_simulated_one_to_the_bit_and_byte(tmp_path, codec: st
     [("async", "int8"), ("async", "top-k:ratio=0.05"), ("ssp:staleness=1", "powersgd:rank=2")],
 )
 def test_an_asynchronous_run_with_a_codec_can_be_repeated(tmp_path, spec: str, codec: str) -> None:
-    options = ("--strategy", spec, "--codec", codec, "--servers", "2", "--slow", "1=2", "--epochs", "2")
-    document = run_json("train", *options, cwd=tmp_path)
-    first, last = document["rows"][0], document["rows"][-1]
-    assert last["test_loss"] < first["test_loss"]
+    options = ("--strategy", spec, "--codec", codec, "--servers", "2", "--slow", "1=2", "--epochs", "3")
+    document = run_json("train", *options, "--optimizer", "sgd:lr=0.2,momentum=0", cwd=tmp_path)
+    assert document["rows"][-1]["test_loss"] < 2.0, "ten classes, and chance is 2.3"
     again = run_paceline("simulate", "--replay", document["run"]["folder"], cwd=tmp_path)
     assert "equal to the last bit" in again.stdout
 

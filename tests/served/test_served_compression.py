@@ -20,7 +20,10 @@ from paceline.strategies.messages import Join, Model, Pause, Pull, Push, message
 
 LAYOUT = Layout(("weight", "bias", "more"), ((12, 10), (12,), (40, 9)))
 SPECS = sorted({*CODECS} - {"identity"})
-MORE = ("int8:bits=4", "top-k:ratio=0.2", "dgc:warmup=8,ratio=0.05", "powersgd:rank=2", "half:memory=error")
+MORE = (
+    *("int8:bits=4", "top-k:ratio=0.2", "dgc:warmup=8,ratio=0.05", "powersgd:rank=2", "half:memory=error"),
+    *("top-k:ratio=0.2+half", "powersgd:rank=2+half", "dgc+half"),
+)
 WITH_MEMORY = [
     spec for spec in (*SPECS, *MORE) if build_codec(spec).memory == "error" and not spec.startswith("dgc")
 ]

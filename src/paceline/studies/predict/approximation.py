@@ -245,9 +245,9 @@ class ServedLoad:
         update = setup.updating * (setup.cost.step.apply + setup.times.aggregate * workers) / setup.servers
         alone = self._there_and_back() + self.coding + self.take + self.give
         slowest = mean_factor(setup.jitter) * self.computing
-        in_turns = float((slowest + alone).max()) + (workers - 1) * between
+        in_turns = (slowest + alone).max() + (workers - 1) * between
         busy = workers * (self.take + self.give)
-        return update + max(in_turns, busy, float((computing + alone).max()))
+        return float(update + max(in_turns, busy, (computing + alone).max()))
 
     def _loads(self, pushes: Array, models: Array) -> Array:
         """Seconds for which messages of these sizes keep each link busy, a row each, by group of workers."""
