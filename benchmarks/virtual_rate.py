@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from paceline.clusters.description import read_cluster
+from paceline.codecs.base import Layout
 from paceline.costs.stated import stated_costs
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.prepare import prepare_job
@@ -53,7 +54,9 @@ def main() -> None:
 def measure(strategy: str, workers: int, steps: int) -> dict[str, float]:
     """One run: worker-steps a second, of the whole simulation with its set-up, and the memory of the process."""
     ((name, parameters),) = SHAPE.items()
-    shape = JobShape(name=name, parameters=parameters, train_samples=3200 * workers, test_samples=1)
+    shape = JobShape(
+        name=name, layout=Layout.of_vectors(*parameters), train_samples=3200 * workers, test_samples=1
+    )
     cluster = read_cluster(
         f"hosts={workers},bandwidth=10 Gbit/s,latency=50 us,forward=4 ms,backward=8 ms,apply=1 ms"
     )

@@ -43,7 +43,7 @@ def test_two_workers_on_one_gigabit_swap_all_their_gradients(tmp_path, capsys):
     assert two.sent == pytest.approx(size, rel=1e-4)  # and the weight of each mean
     assert two.breakdown.communicate + two.breakdown.hidden == pytest.approx(size / 125e6, rel=0.02)
     assert two.step == pytest.approx(one.step + two.breakdown.communicate, rel=1e-6)
-    assert document["schema"] == 3
+    assert document["schema"] == 4
     assert document["settings"]["network"] == "1gbit"
     assert document["versions"]["torch"]
 
@@ -101,6 +101,30 @@ def test_a_codec_by_a_schedule_is_answered(capsys):
     assert times["ring"] == pytest.approx(times["native"], rel=0.05), (
         "by themselves four hosts use a ring as well"
     )
+
+
+def test_codecs_are_compared_where_the_option_is_repeated(capsys):
+    command = [
+        *MLP,
+        "--workers",
+        "1,4",
+        "--network",
+        "1gbit",
+        "--codec",
+        "int8",
+        "--codec",
+        "top-k:ratio=0.01",
+    ]
+    assert main([*command, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (compared,) = document["codecs"]
+    assert [step["codec"] for step in compared["steps"]] == ["identity", "int8", "top-k:ratio=0.01"]
+    assert document["settings"]["codecs"] == ["int8", "top-k:ratio=0.01"]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert "\nCodecs: " in text.partition("\n\n")[0]
+    assert "codec int8\n" in text
+    assert "\nCodecs, 4 workers, at 1 Gbit/s:\n" in text
 
 
 def test_paleo_prints_its_own_table(capsys):

@@ -113,7 +113,7 @@ def test_bytes_are_those_of_the_textbook(name: str, workers: int, length: int) -
     traffic = [schedule_bytes(schedule, size, rank) for rank in range(workers)]
     assert sum(sent for sent, _ in traffic) == sum(received for _, received in traffic)
     power = 1 << (workers.bit_length() - 1)
-    if name == "ring":
+    if name in ("ring", "pairwise"):
         assert set(traffic) == {(2 * (workers - 1) * size // workers,) * 2}
     elif name in ("tree", "one-to-all", "hierarchical"):
         assert sum(sent for sent, _ in traffic) == 2 * (workers - 1) * size
@@ -134,6 +134,7 @@ def test_rounds_are_those_of_the_textbook(workers: int, log: int) -> None:
         "halving-doubling": 2 * floor + folds,
         "one-to-all": 2 if workers > 1 else 0,
         "hierarchical": 2 * log,
+        "pairwise": 2 * (workers - 1),
     }
     assert expected == {name: build_schedule(name, [0] * workers).round_count for name in expected}
 

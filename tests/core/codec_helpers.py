@@ -25,6 +25,11 @@ SPECS = (
     "threshold:bound=0.5,density=0.4",
     "powersgd:rank=1",
     "powersgd:rank=2,memory=none",
+    "top-k:ratio=0.2+half",
+    "dgc:ratio=0.1+half",
+    "threshold:bound=0.5+half",
+    "random-k:ratio=0.3+half:format=fp16",
+    "powersgd:rank=2+half",
 )
 
 SIZES = {"usual": 1.0, "zero": 0.0, "denormal": 1e-41, "tiny": 1e-30, "large": 1e4, "huge": 1e37}

@@ -98,6 +98,7 @@ CLOSED_FORMS: Mapping[str, Callable[[int, float, Uniform], float]] = MappingProx
         "halving-doubling": halving_doubling,
         "one-to-all": one_to_all,
         "hierarchical": ring,
+        "pairwise": ring,
     }
 )
-"""By schedule, for one worker a host; there, a hierarchy is the ring among the hosts."""
+"""By schedule, for one worker a host; there, a hierarchy is the ring among the hosts, and pairs take as long."""

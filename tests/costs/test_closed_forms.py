@@ -22,7 +22,7 @@ rates = st.builds(
     reduce_seconds=st.sampled_from([0.0, 1e-10, 5e-8]),
 )
 names = st.sampled_from(sorted(SCHEDULES))
-ANY = ("hierarchical", "one-to-all", "ring")
+ANY = ("hierarchical", "one-to-all", "pairwise", "ring")
 """Those whose closed form holds for any number of workers, not only for powers of two."""
 derived = st.one_of(
     st.tuples(st.sampled_from(ANY), st.integers(1, 64)),

@@ -25,6 +25,8 @@ GRADIENTS = {
     "powersgd": "powersgd:rank=2",
 }
 DIFFERENCES = {
+    "local-half": "half:memory=error",
+    "local-top-k": "top-k:ratio=0.1",
     "local-int8": "int8:memory=error",
     "local-sign": "sign",
     "local-random-k": "random-k:ratio=0.2",
@@ -47,6 +49,7 @@ def training(name: str, codec: str) -> Settings:
 
 SETTINGS = {name: training(name, codec) for name, codec in {**GRADIENTS, **DIFFERENCES}.items()} | {
     "identity": training("identity", "identity"),
+    "local-threshold": training("local-threshold", "threshold:bound=0.002"),
     "everything": training("everything", "top-k:ratio=1"),
     **{
         f"own-{op}": replace(
@@ -55,7 +58,7 @@ SETTINGS = {name: training(name, codec) for name, codec in {**GRADIENTS, **DIFFE
         for op in ("mean", "sum", "none")
     },
     "leftover": settings("leftover", codec="top-k:ratio=0.1", batch_sizes=(16, 16), iterations=9),
-    "wide": settings("wide", codec="int8", iterations=4),
+    "wide": settings("wide", codec="int8", iterations=4, slow={1: 4.0}),
     "wide-top-k": settings("wide", codec="top-k:ratio=0.2", iterations=4),
     "seconds": settings(
         "plain",

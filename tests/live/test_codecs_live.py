@@ -2,22 +2,31 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import engine_jobs
 import pytest
 import torch
-from codec_pair import BUCKETS, DIFFERENCES, GRADIENTS, OVER_GLOO, REBUCKETED, RESUMED
+from codec_pair import BUCKETS, DIFFERENCES, GRADIENTS, OVER_GLOO, REBUCKETED, RESUMED, SETTINGS
 
 from command import run_json, run_paceline
+from paceline.clusters.description import read_cluster
 from paceline.codecs import build_codec
 from paceline.codecs.base import Reduction
 from paceline.codecs.reduction import AllGather, Sum, run_together
 from paceline.collectives.traffic import plan_buckets, ring_bytes
+from paceline.costs.stated import stated_costs
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
+from paceline.records.spans import StepRecord
 from paceline.runtimes.compression import Compressor, layout_of
 from paceline.runtimes.flat import CONTROL
+from paceline.runtimes.prepare import prepare
+from paceline.runtimes.settings import Cadence
+from paceline.runtimes.virtual.recording import SimulationRecorder
+from paceline.runtimes.virtual.simulate import simulate
+from paceline.runtimes.virtual.simulation import Simulation
 from paceline.strategies import build_strategy
 from paceline.strategies.base import Worker
 from run_folders import checkpoints_of
@@ -162,6 +171,48 @@ def test_bytes_of_differences_are_those_that_the_programs_yield(out: Path, name:
     assert steps == [0, 0, 0, sum(sent)] * 3
 
 
+class KeptSteps(SimulationRecorder):
+    detailed = True
+
+    def __init__(self) -> None:
+        self.traffic = {0: [], 1: []}
+
+    def recorded(self, rank: int, record: StepRecord) -> None:
+        if record.is_step:
+            self.traffic[rank].append((record.sent, record.received))
+
+
+def simulated(name: str, *, gradients: bool) -> tuple[Simulation, KeptSteps]:
+    """The same settings in virtual time."""
+    torch.set_num_threads(1)
+    chosen = SETTINGS[name] if gradients else replace(SETTINGS[name], evaluate=Cadence(0))
+    cluster = read_cluster("hosts=2,bandwidth=1 Gbit/s,latency=50 us,forward=1 ms,backward=2 ms")
+    costs = stated_costs(cluster, chosen.batch_sizes, {})
+    kept = KeptSteps()
+    simulation = Simulation(prepare(chosen), cluster, costs, gradients=gradients, recorder=kept)
+    simulate(simulation)
+    return simulation, kept
+
+
+IN_BOTH = [*GRADIENTS, *DIFFERENCES, "local-threshold", "own-mean", "own-sum", "leftover", "wide"]
+
+
+@pytest.mark.parametrize("name", IN_BOTH)
+def test_virtual_time_ends_with_the_same_bits_and_sends_the_same_bytes(out: Path, name: str) -> None:
+    run, kept = simulated(name, gradients=True)
+    _, timed = simulated(name, gradients=False)
+    for rank in range(2):
+        live = saved(out, name, rank, run.prepared.settings.iterations)
+        assert torch.equal(run.workers[rank].me.params, live["replica"]["params"])
+        for key, tensor in live["state"].items():
+            assert torch.equal(run.workers[rank].me.state[key], tensor), key
+        steps = [record for record in read_events(run_of(out, name).events(rank)) if record.is_step]
+        traffic = [(record.sent, record.received) for record in steps]
+        assert kept.traffic[rank] == traffic
+        if "threshold" not in name:  # only data tell how much it sends
+            assert timed.traffic[rank] == traffic
+
+
 @pytest.mark.parametrize("op", ["mean", "sum"])
 def test_a_strategy_that_reduces_gradients_itself_sends_messages(out: Path, op: str) -> None:
     assert torch.equal(params(out, f"own-{op}", 0), params(out, f"own-{op}", 1))
@@ -177,6 +228,10 @@ def test_bytes_recorded_are_the_bytes_on_the_sockets(out: Path) -> None:
     for name in ("wide", "wide-top-k"):
         found = facts(out, name)
         assert found["acknowledged"] == pytest.approx(found["totals"][0]["sent"], rel=0.02), name
+
+
+def test_messages_travel_behind_a_slow_backward(out: Path) -> None:
+    assert facts(out, "wide")["totals"][1]["typical"]["hidden"] > 0
 
 
 def test_rounds_of_seconds_agree_on_what_is_sent(out: Path) -> None:

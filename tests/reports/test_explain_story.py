@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from dataclasses import asdict
 from functools import reduce
 from itertools import pairwise
 
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from paceline.collectives import SCHEDULES
 from paceline.errors import UsageError
+from paceline.records.files import to_document
 from paceline.reports.explain.document import numbers_in
 from paceline.reports.explain.explanation import explain
 from paceline.reports.explain.request import DRAWN, WRITTEN, ExplainRequest
@@ -154,7 +154,7 @@ def test_a_schedule_whose_ranks_end_differently_is_refused(tmp_path):
 
 def test_json_takes_more_than_a_drawing():
     told = json.loads(
-        json.dumps(asdict(explain(ExplainRequest(schedule="ring", workers=WRITTEN.workers), WRITTEN)))
+        json.dumps(to_document(explain(ExplainRequest(schedule="ring", workers=WRITTEN.workers), WRITTEN)))
     )
     assert len(told["stages"][0]["steps"]) == 2 * (WRITTEN.workers - 1)
     assert told["agreed"] is True

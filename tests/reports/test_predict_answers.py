@@ -110,6 +110,8 @@ def typed(words: PredictRequest, change) -> PredictRequest:
     ((setting, value),) = change
     if setting == "strategy":
         return replace(words, strategies=(value,), servers=1)
+    if setting == "codec":
+        return replace(words, codecs=(value,))
     return replace(words, **{setting: int(value) if value.isdecimal() else value})
 
 

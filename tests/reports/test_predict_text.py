@@ -7,13 +7,15 @@ import pytest
 
 from paceline.records.spans import StepBreakdown
 from paceline.reports.predict.chart import Axis, chart_lines, picture, tick_label
+from paceline.reports.predict.codecs import codec_answers, codec_lines
 from paceline.reports.predict.sentences import findings, verdict
 from paceline.reports.predict.text import heading, module_lines, table_lines, text_lines
 from paceline.studies.predict.prediction import (
     BandwidthNeed,
     Basis,
+    CodecComparison,
+    CodecStep,
     Findings,
-    GatheringCodec,
     Knee,
     Limit,
     LimitingLink,
@@ -189,7 +191,7 @@ def test_the_limit_is_named_with_its_link(limit, says):
 
 def test_the_heading_names_what_is_not_usual():
     said = {
-        "codec": "int8",
+        "codecs": ("int8", "half"),
         "collective": "ring",
         "servers": 4,
         "jitter": 0.1,
@@ -202,7 +204,7 @@ def test_the_heading_names_what_is_not_usual():
         "net, 10 parameters, a batch of 32 divided among all workers, ps, codec int8, collective ring, 4 servers, "
         "jitter 0.1, 8 workers per host, nvlink3 inside"
     )
-    usual = {"codec": "identity", "collective": "native", "servers": 1}
+    usual = {"codecs": ("identity", "int8"), "collective": "native", "servers": 1}
     assert heading(replace(told(), settings=usual)) == heading(told())
 
 
@@ -270,15 +272,6 @@ def test_several_strategies_get_one_table_and_a_verdict_by_ranges():
         ),
         ({"knee": replace(FOUND.knee, dip=1)}, "less also from 1 to 2"),
         ({}, "What would help: --network 50gbit makes 4 workers 1.30x as fast as now, 2.30x one worker."),
-        (
-            {"gathering": GatheringCodec(codec="int8", slower=2)},
-            "with the workers; from 2 workers on identity would",
-        ),
-        (
-            {"gathering": GatheringCodec(codec="int8", slower=4)},
-            "; from 4 workers on identity would be faster.",
-        ),
-        ({"gathering": GatheringCodec(codec="int8", slower=None)}, "traffic grows with the workers."),
     ],
 )
 def test_findings_say_what_was_found_and_how_far_was_looked(change, says):
@@ -333,3 +326,62 @@ def test_layers_end_with_their_sum():
     )
     lines = module_lines([layer, layer])
     assert lines[-1].split() == ["all", "2.000", "4", "MB", "2.000", "4.000", "100.0", "%"]
+
+
+def compared(*steps: CodecStep, strategy: str = "all-reduce") -> CodecComparison:
+    plain = CodecStep(codec="identity", sent=40e6, coding=0.0, step=0.1, gain=1.0)
+    return CodecComparison(strategy=strategy, workers=4, wire=WIRE, steps=(plain, *steps))
+
+
+FAST = CodecStep(codec="int8", sent=1e7, coding=0.004, step=0.04, gain=2.5, pays="below", below=2e9)
+LOSING = CodecStep(codec="top-k", sent=4e6, coding=0.06, step=0.12, gain=0.83, pays="below", below=1e8)
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        (
+            (LOSING, FAST),
+            "Codecs: int8 is fastest, 2.50x as fast as identity at 8 Gbit/s, for a worker sends 10 MB a step instead "
+            "of 40 MB; it pays below 16 Gbit/s; top-k is slower (0.83x), for encoding and decoding take 60 ms a step; "
+            "it pays below 800 Mbit/s.",
+        ),
+        (
+            (replace(LOSING, gain=1.004),),
+            "Codecs: none pays at 8 Gbit/s; top-k gains nothing, and pays below 800 Mbit/s.",
+        ),
+        (
+            (replace(LOSING, sent=2e8, pays="never", below=None),),
+            "Codecs: none pays at 8 Gbit/s; top-k is slower (0.83x), for a worker sends 200 MB a step instead of "
+            "40 MB; it pays at no bandwidth.",
+        ),
+        (
+            (FAST, replace(FAST, codec="half", gain=1.5, pays="always", below=None)),
+            "; half gives 1.50x and pays at any bandwidth.",
+        ),
+    ],
+)
+def test_the_codec_that_wins_is_named_first_with_why_and_where_each_pays(steps, says):
+    (answer,) = codec_answers([compared(*steps)])
+    assert answer.endswith(says)
+
+
+def test_codecs_have_a_table_of_their_own_below_the_one_of_the_first():
+    lines = text_lines(replace(told(), codecs=(compared(FAST, LOSING),)))
+    assert lines[1].startswith("Codecs: int8 is fastest")
+    place = lines.index("Codecs, 4 workers, at 8 Gbit/s:")
+    assert lines[place + 2 : place + 6] == [
+        "codec     sent a step  coding ms  step ms  against identity  pays below",
+        "identity        40 MB          -    100.0             1.00x           -",
+        "int8            10 MB        4.0     40.0             2.50x   16 Gbit/s",
+        "top-k            4 MB       60.0    120.0     0.83x: slower  800 Mbit/s",
+    ]
+
+
+def test_codecs_of_several_strategies_share_a_table_and_have_a_sentence_each():
+    both = [compared(FAST), compared(LOSING, strategy="ps")]
+    assert [line.partition(":")[0] for line in codec_answers(both)] == [
+        "Codecs with all-reduce",
+        "Codecs with ps",
+    ]
+    assert [line.split()[0] for line in codec_lines(both)[3:]] == ["all-reduce", "all-reduce", "ps", "ps"]

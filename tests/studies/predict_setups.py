@@ -3,13 +3,16 @@
 from dataclasses import replace
 
 from paceline.clusters.cluster import Cluster, Device, Host, Link
+from paceline.codecs.base import Layout
 from paceline.costs.device import StepCost
 from paceline.records.spans import StepBreakdown
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.studies.predict.setup import Setup
 
 LINK = Link(bandwidth=1.25e9, latency=5e-5)
-SHAPE = JobShape(name="shape", parameters=(1_000, *(600_000,) * 18, 5_000), train_samples=1, test_samples=1)
+SHAPE = JobShape(
+    name="shape", layout=Layout.of_vectors(1_000, *(600_000,) * 18, 5_000), train_samples=1, test_samples=1
+)
 READY = tuple(1 - place / 20 for place in range(20))
 STEP = StepBreakdown(data=0.001, forward=0.03, backward=0.06, apply=0.004)
 COST = StepCost(samples=32, step=STEP, ready=READY, spread=0.0)

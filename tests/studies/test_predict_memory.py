@@ -78,7 +78,7 @@ def test_what_would_fit_fits_when_it_is_typed(scaling: str, accumulate: int | No
 
 def test_nothing_is_recommended_that_does_not_fit() -> None:
     """Four times the batch would help most, and it does not fit: twice the batch does."""
-    slow = replace(WIDE, batch_size=200)
+    slow = replace(WIDE, batch_size=200, codecs=("half",))  # so that no other codec is recommended
     roomy = replace(slow, memory="200 GB")
     found = [[one.change[0] for one in predict(words).series[0].findings.helps] for words in (slow, roomy)]
     assert [dict(helps)["batch_size"] for helps in found] == [
@@ -137,12 +137,18 @@ def test_workers_of_a_cpu_share_the_memory_of_their_host() -> None:
 
 
 def test_codecs_take_memory() -> None:
-    """Top-k has the sizes of all numbers beside them, and everybody's messages come to everybody."""
-    plain, coded, more = (
-        memory_of(replace(MLP, codec=codec, workers=(workers,), per_host=64))
-        for codec, workers in (("identity", 4), ("top-k", 4), ("top-k", 64))
+    """Top-k has the sizes of all numbers beside them, and a memory; messages that are gathered come to everybody."""
+    plain, kept, coded, more = (
+        memory_of(replace(MLP, codecs=(codec,), workers=(workers,), per_host=64, optimizer="sgd:momentum=0"))
+        for codec, workers in (
+            ("identity", 4),
+            ("top-k:memory=none", 4),
+            ("top-k", 4),
+            ("dgc:ratio=0.01", 64),
+        )
     )
-    assert plain.exchange == 0 < coded.exchange < more.exchange
+    assert plain.exchange == 0 < kept.exchange < coded.exchange < more.exchange
+    assert coded.exchange - kept.exchange == pytest.approx(VECTOR, rel=0.01)
 
 
 def test_mixed_precision_narrows_activations_only() -> None:

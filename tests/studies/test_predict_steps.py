@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from predict_setups import COST, LINK, SHAPE, make_setup, with_link
 
 from paceline.clusters.cluster import Device, Link
+from paceline.codecs.base import Layout
 from paceline.collectives.traffic import plan_buckets
 from paceline.errors import UsageError
 from paceline.runtimes.virtual.shape import JobShape
@@ -20,7 +21,11 @@ STRATEGIES = ("all-reduce", "local-sgd:period=4", "ps")
 
 def test_a_bucket_waits_for_its_parameters_and_for_the_buckets_before_it() -> None:
     shape = JobShape(
-        name="three", parameters=(1, 1, 1, 1), train_samples=1, test_samples=1, ready=(0.2, 0.9, 0.6, 0.3)
+        name="three",
+        layout=Layout.of_vectors(1, 1, 1, 1),
+        train_samples=1,
+        test_samples=1,
+        ready=(0.2, 0.9, 0.6, 0.3),
     )
     buckets = plan_buckets(shape.parameters, 4, 4, 4)
     # Last parameter first; the third bucket waits for its own 0.9, the last one for the end of backward.

@@ -16,6 +16,9 @@ from predict_setups import make_setup
 
 from paceline.clusters.cluster import MEMORY, Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
+from paceline.codecs import build_codec
+from paceline.codecs.base import Layout
+from paceline.costs.coding import CodecCosts
 from paceline.costs.device import StepCost
 from paceline.costs.trace.trace import Trace, trace
 from paceline.errors import UsageError
@@ -62,10 +65,13 @@ class ByHand(PacelineModel):
     device: None = None
     exchange: Callable[[int], float]
     sample: float = 1.0
-    codec: str = "identity"
-    plain: Callable[[int], float] | None = None
-    """The exchange without a codec."""
-    shape: ClassVar[JobShape] = JobShape(name="hand", parameters=(10,), train_samples=1, test_samples=1)
+    shape: ClassVar[JobShape] = JobShape(
+        name="hand", layout=Layout.of_vectors(1000), train_samples=1, test_samples=1
+    )
+
+    def coding_by(self, spec: str) -> CodecCosts:
+        return CodecCosts(codec=build_codec(spec))
+
     basis: ClassVar[Basis] = Basis(
         level="catalogue", compute="a stated time", links="a formula", interval="a guess"
     )
@@ -82,9 +88,8 @@ class ByHand(PacelineModel):
     def changed(self, settings: Iterable[tuple[str, str]]) -> "ByHand":
         """A network "x8" has 8 times the bandwidth."""
         request = self.request.changed(settings)
-        exchange = self.exchange if request.codec == self.codec or self.plain is None else self.plain
         factor = 1.0 if request.network is None else float(request.network[1:])
-        model = replace(self, request=request, exchange=lambda workers: exchange(workers) / factor)
+        model = replace(self, request=request, exchange=lambda workers: self.exchange(workers) / factor)
         model.check()
         return model
 
@@ -164,15 +169,6 @@ def test_shares_that_cannot_be_divided_are_computing_itself():
     """Two samples a worker become one and nothing beyond: the last doubling is short of samples, not of a network."""
     found = findings(asked(lambda workers: 0.001, batch_size=5, scaling="strong", workers=(1, 5)))
     assert found.knee.bound == "compute"
-
-
-def test_a_codec_that_gathers_is_told_with_where_it_is_slower_than_none():
-    model = ByHand(exchange=float, codec="int8", plain=lambda workers: 5.0)
-    for workers, slower in (((1, 2, 4, 8, 16), 8), ((1, 2, 4), None)):
-        found = findings(asked(float, model=model, codec="int8", workers=workers))
-        assert found.gathering.slower == slower
-    assert findings(asked(float, model=model, codec="int8", strategies=("ps",))).gathering is None
-    assert findings(asked(float, model=model, codec="int8", workers=(1,))).gathering is None
 
 
 def test_a_dip_before_the_knee_is_told():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.clusters.cluster import Cluster, Host, Link
+from paceline.codecs.base import Layout
 from paceline.costs.device import StepCost
 from paceline.costs.stated import stated_costs
 from paceline.errors import UsageError
@@ -35,7 +36,11 @@ SETUP = Setup(
         spread=0.0,
     ),
     shape=JobShape(
-        name="made", parameters=(300_000, 400_000, 500_000), train_samples=64, test_samples=8, buffers=0
+        name="made",
+        layout=Layout.of_vectors(300_000, 400_000, 500_000),
+        train_samples=64,
+        test_samples=8,
+        buffers=0,
     ),
 )
 

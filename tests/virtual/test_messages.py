@@ -17,6 +17,7 @@ from virtual_helpers import (
 )
 
 from paceline.clusters.cluster import Cluster, Host, Link
+from paceline.codecs.base import Layout
 from paceline.costs.stated import stated_costs
 from paceline.errors import RunFailed, UsageError
 from paceline.records.spans import StepBreakdown
@@ -106,7 +107,7 @@ class Synchronous(Served):
                 yield Send(sender, Model(me.params, me.rank))
 
 
-SHAPE = JobShape(name="big", parameters=(2500,), train_samples=800, test_samples=1)
+SHAPE = JobShape(name="big", layout=Layout.of_vectors(2500), train_samples=800, test_samples=1)
 MESSAGE = 10_000 + HEADER
 TIMES = StepTimes(step=StepBreakdown(forward=1.0, backward=1.0))
 

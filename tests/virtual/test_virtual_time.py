@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from virtual_helpers import SHAPE, TIMES, Cadence, make_cluster, make_job, prepared_of, settings_of, time_only
 
 from paceline.clusters.cluster import StepTimes
+from paceline.codecs.base import Layout
 from paceline.costs.stated import stated_costs
 from paceline.errors import UsageError
 from paceline.records.files import encode_line
@@ -39,7 +40,7 @@ def test_all_reduce_step_by_hand() -> None:
 
 def test_buckets_are_reduced_while_backward_goes_on() -> None:
     # 2 workers, 1 MB/s. The second parameter's 1600 B are ready after 0.4 of backward, the rest at its end.
-    shape = JobShape(name="two", parameters=(600, 400), train_samples=800, test_samples=1)
+    shape = JobShape(name="two", layout=Layout.of_vectors(600, 400), train_samples=800, test_samples=1)
     bandwidth = 4000.0
     _, kept = time_only(make_cluster(2, bandwidth=bandwidth), shape)
     single = kept.records[0][1]
@@ -58,7 +59,7 @@ def test_buckets_are_reduced_while_backward_goes_on() -> None:
 
 
 def test_a_bucket_that_is_not_through_when_backward_ends_is_hidden_only_in_part() -> None:
-    shape = JobShape(name="two", parameters=(600, 400), train_samples=800, test_samples=1)
+    shape = JobShape(name="two", layout=Layout.of_vectors(600, 400), train_samples=800, test_samples=1)
     cut = AllReduceSGD(first_bucket=Size(1600), bucket=Size(1600))
     _, kept = time_only(make_cluster(2, bandwidth=800.0), shape, strategy=cut)
     step = kept.records[0][1]
@@ -90,7 +91,7 @@ def test_a_device_of_half_the_speed_takes_twice_as_long_for_everything() -> None
 
 def test_the_end_of_an_epoch_takes_its_part() -> None:
     # 100 samples in batches of 2 x 24: 3 steps an epoch, the last with 2 samples a worker.
-    shape = JobShape(name="odd", parameters=(10,), train_samples=100, test_samples=1)
+    shape = JobShape(name="odd", layout=Layout.of_vectors(10), train_samples=100, test_samples=1)
     summary, kept = time_only(make_cluster(2), shape, batch_sizes=(24, 24), epochs=2)
     assert [record.samples for record in kept.records[0] if record.samples] == [24, 24, 2] * 2
     assert summary.totals[0].seconds["forward"] == pytest.approx(2 * (1 + 1 + 2 / 24))
@@ -99,7 +100,7 @@ def test_the_end_of_an_epoch_takes_its_part() -> None:
 
 def test_a_step_without_samples_is_a_step_and_no_meeting() -> None:
     # 65 samples in batches of 2 x 16: the third step of an epoch has one sample, and rank 0 none of it.
-    shape = JobShape(name="leftover", parameters=(10,), train_samples=65, test_samples=1)
+    shape = JobShape(name="leftover", layout=Layout.of_vectors(10), train_samples=65, test_samples=1)
     times = StepTimes(step=StepBreakdown(forward=1.0, backward=2.0), checkpoint=0.5)
     summary, kept = time_only(
         make_cluster(2, times=times), shape, batch_sizes=(16, 16), epochs=2, checkpoint=Cadence(3, "steps")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
+from paceline.codecs.base import Layout
 from paceline.costs.stated import stated_costs
 from paceline.jobs.job import Job
 from paceline.jobs.spec import JobSpec
@@ -28,7 +29,7 @@ torch.set_num_threads(1)
 
 NEVER = Cadence(0)
 TIMES = StepTimes(step=StepBreakdown(data=0.5, forward=1.0, backward=2.0, apply=0.25))
-SHAPE = JobShape(name="shape", parameters=(600, 400), train_samples=800, test_samples=100)
+SHAPE = JobShape(name="shape", layout=Layout.of_vectors(600, 400), train_samples=800, test_samples=100)
 
 
 class Clouds:

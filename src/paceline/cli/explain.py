@@ -2,7 +2,6 @@
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,7 +46,7 @@ def explain(
         values: What each process begins with, one row per process: '5 2 9 1; 3 8 4 7'.
         length: Without --values: values per process
             (default: as many as processes, or as chunks; with a codec 8; at most 64, with --json 256).
-        seed: Decides the random values (default 1): 1 to 9, or to twice the processes; with a codec -9.9 to 9.9.
+        seed: Decides the random values (default 1): 1 to 9, or to twice the processes; with a codec -28 to 28.
         segments: Number of segments that are pipelined through the schedule (default 1, at most 8).
         html: Write a page that steps forward and back to this file.
         as_json: One JSON document instead of text.
@@ -66,6 +65,7 @@ def explain(
 
 
 def _show(request: dict[str, Any], html: Path | None, as_json: bool) -> None:
+    from paceline.records.files import to_document
     from paceline.reports.explain.explanation import explain as explain_collective
     from paceline.reports.explain.render import print_explanation, write_page
     from paceline.reports.explain.request import DRAWN, WRITTEN, ExplainRequest
@@ -76,7 +76,7 @@ def _show(request: dict[str, Any], html: Path | None, as_json: bool) -> None:
         write_page(explanation, html)
         sys.stderr.write(f"wrote {html}: open it in a browser\n")
     if as_json:
-        print(json.dumps(asdict(explanation)))  # noqa: T201
+        print(json.dumps(to_document(explanation)))  # noqa: T201
     elif html is None:
         print_explanation(explanation, Console(highlight=False))
 

@@ -61,7 +61,7 @@ def _sentence(model: Facts) -> str:
     )
 
 
-codecs = _lister(CODECS, "--codec my_file.py:MyCodec:level=2")
+codecs = _lister(CODECS, "--codec my_file.py:MyCodec:level=2; two in a row: --codec top-k+half")
 strategies = _lister(STRATEGIES, "--strategy my_file.py:MyStrategy:period=4 (docs/add-a-strategy.md)")
 models = _lister(jobs.MODELS, "--model my_file.py:MyNet:width=64 (docs/jobs.md)", model_sizes)
 data = _lister(jobs.DATA, "--data my_file.py:MyData (docs/jobs.md)")

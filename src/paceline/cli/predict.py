@@ -96,8 +96,9 @@ class PredictOptions:
     """How workers agree (default all-reduce); may be repeated, to compare. See 'paceline strategies'."""
     collective: AgreeText = None
     """How all-reduces are done: native (default) or a schedule's name, see 'paceline explain'."""
-    codec: AgreeText = None
-    """What goes on the wire (default identity: gradients as they are)."""
+    codec: Annotated[list[str] | None, Parameter(group=AGREE, negative=())] = None
+    """What is sent in place of whole gradients (default identity), such as int8; may be repeated, to compare: says
+    which one pays, and below which bandwidth. See 'paceline codecs'."""
     servers: AgreeCount = None
     """Servers that keep the parameters, 1 to 64 (default 1); for ps, ssp and async."""
     jitter: Annotated[float | None, Parameter(group=AGREE)] = None
@@ -129,8 +130,9 @@ class PredictOptions:
             settings["shape"] = _shape(settings.pop("input"))
         if "workers" in settings:
             settings["workers"] = parse_counts(settings["workers"])
-        if "strategy" in settings:
-            settings["strategies"] = tuple(settings.pop("strategy"))
+        for option, name_of_all in (("strategy", "strategies"), ("codec", "codecs")):
+            if option in settings:
+                settings[name_of_all] = tuple(settings.pop(option))
         return PredictRequest(model=name, **settings)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from msgspec import Meta
 
 from paceline.clusters.catalogue import DeviceSheet, NetworkSheet
-from paceline.clusters.toml_reader import Count, Factor, Seconds
+from paceline.clusters.toml_reader import Count, Factor, Rate, Seconds
 from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown
 from paceline.specs.ranges import NotNegative, Positive, Range, RangeChecked, at_least, check_ranges
@@ -141,6 +141,8 @@ class StepTimes(RangeChecked):
     serve: Seconds = 0.0
     aggregate: Seconds = 0.0
     """What a server spends on each gradient of an update, once all of them have arrived."""
+    coding: Rate = 0.0
+    """Bytes a second that a codec reads and writes where it encodes and decodes; 0: that takes no time."""
     jitter: Annotated[float, Meta(ge=0, le=2, description=JITTER.rule), JITTER] = 0.0
     """Spread of the compute times: 0 is none, 0.1 varies a typical step by a tenth, drawn from the seed."""
 

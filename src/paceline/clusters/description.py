@@ -20,7 +20,7 @@ NEAR = 0.86
 Network = Annotated[NetworkSheet, toml.TextParser(find_network, "it must be a name in quotes")]
 
 _STEP = ("data", "forward", "backward", "apply")
-_TIMES = (*_STEP, "evaluate", "checkpoint", "serve", "aggregate", "jitter")
+_TIMES = (*_STEP, "evaluate", "checkpoint", "serve", "aggregate", "coding", "jitter")
 
 
 def read_cluster(text: str) -> Cluster:

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import isfinite, prod
 from typing import Any, ClassVar, Literal, Self
 
@@ -36,6 +36,10 @@ class Layout:
     @classmethod
     def of_vector(cls, elements: int, name: str = "vector") -> Self:
         return cls((name,), ((elements,),))
+
+    @classmethod
+    def of_vectors(cls, *elements: int) -> Self:
+        return cls(tuple(map(str, range(len(elements)))), tuple((one,) for one in elements))
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
@@ -78,6 +82,8 @@ class Context:
     The memory is in the units of the gradient, so that the mean of all ranks' memories means something.
     """
     seed: int = 0
+    second: "Codec | None" = None
+    """What sends the floats of a message, where a chain does; None sends them as they are."""
 
     @property
     def memory(self) -> Tensor | None:
@@ -93,11 +99,20 @@ class Context:
     def own_seed(self) -> int:
         return _mix(self.shared_seed, self.rank + 1, 0)
 
+    def arriving(self, floats: Tensor) -> Tensor:
+        """A vector of a message, rounded to what the receiver will get of it."""
+        if self.second is None:
+            return floats
+        return self.second.encode(floats, self)[0].to(floats.dtype)
+
     def chunks(self) -> list[tuple[slice, "Context"]]:
         """One part of the vector for each rank; sizes differ by at most one. Only elementwise state goes along."""
+        return [self.chunk(rank) for rank in range(self.workers)]
+
+    def chunk(self, rank: int) -> tuple[slice, "Context"]:
         length, count = self.layout.elements, self.workers
-        bounds = [length * rank // count for rank in range(count + 1)]
-        return [(slice(start, stop), self._part(start, stop)) for start, stop in pairwise(bounds)]
+        start, stop = length * rank // count, length * (rank + 1) // count
+        return slice(start, stop), self._part(start, stop)
 
     def _part(self, start: int, stop: int) -> "Context":
         length = self.layout.elements
@@ -199,6 +214,13 @@ class Identity(Codec):
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
         check_message(message, context.layout.elements)
         out.add_(message[0], alpha=alpha)
+
+
+def blank(message: Message, context: Context) -> Tensor:
+    """A vector for what a message stands for, of zeros."""
+    if not message:
+        raise CorruptMessage("a message of nothing")
+    return message[0].new_zeros(context.layout.elements)
 
 
 def check_message(message: Message, *lengths: int) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Context, CorruptMessage, Message, Reduction, check_message
+from paceline.codecs.base import Codec, Context, CorruptMessage, Message, Reduction, blank, check_message
 from paceline.codecs.reduction import Sum
 from paceline.specs.ranges import from_1_to
 
@@ -38,11 +38,11 @@ class PowerSGD(Codec):
 
     def reduce(self, vector: Tensor, context: Context) -> Reduction:
         """P is summed, together with all that is no matrix, and made orthogonal; then Q is summed."""
-        first = self._first(vector, context)
+        first = context.arriving(self._first(vector, context))
         own = self._rest(first, context).clone()
         yield Sum(first, "P = M Q, with the Q of the step before")
         left = _orthogonal(self._factors(first, context, 0))
-        second = self._second(vector, left, context)
+        second = context.arriving(self._second(vector, left, context))
         if context.memory is not None:
             self._add(left, second, own, context.memory, context, -1 / context.share)
         if left:
@@ -61,7 +61,7 @@ class PowerSGD(Codec):
         return first, second
 
     def decode(self, message: Message, context: Context) -> Tensor:
-        out = message[0].new_zeros(context.layout.elements)
+        out = blank(message, context)
         self.add(message, out, context)
         return out
 

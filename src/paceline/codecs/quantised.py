@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Context, CorruptMessage, Message, check_message
+from paceline.codecs.base import Codec, Context, CorruptMessage, Message, blank, check_message
 from paceline.codecs.bits import pack_bits, packed_length, unpack_bits
 from paceline.specs.ranges import Range, from_1_to
 
@@ -30,7 +30,7 @@ class Half(Codec):
     def encode(self, vector: Tensor, context: Context) -> Message:
         if self.format == "bf16":
             return (vector.to(torch.bfloat16),)
-        sent = vector.to(torch.float16)
+        sent = vector.to(torch.float16, copy=True)
         most = 0.99 * torch.finfo(sent.dtype).max / context.workers  # so that no sum is infinite
         return (sent.clamp_(-most, most),)
 
@@ -41,7 +41,7 @@ class Half(Codec):
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
         check_message(message, context.layout.elements)
         # Torch adds elements of another type twenty times as slowly as it converts them.
-        for part, narrow in zip(out.split(PIECE), message[0].split(PIECE), strict=True):
+        for part, narrow in zip(torch.split(out, PIECE), torch.split(message[0], PIECE), strict=True):
             part.add_(narrow.to(out.dtype), alpha=alpha)
 
     def write(self, message: Message, out: Tensor, context: Context) -> None:
@@ -58,14 +58,22 @@ class Blockwise(Codec):
     requantises: ClassVar[bool] = True
 
     def decode(self, message: Message, context: Context) -> Tensor:
-        out = message[0].new_empty(context.layout.elements)
+        out = blank(message, context)
+        self.write(message, out, context)
+        return out
+
+    def write(self, message: Message, out: Tensor, context: Context) -> None:
         for part, levels, step in self._unpacked(message, context, out.dtype):
             torch.mul(levels, step, out=out[part].view_as(levels))
-        return out
 
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
         for part, levels, step in self._unpacked(message, context, out.dtype):
             out[part].add_(levels.mul_(step).view(-1), alpha=alpha)
+
+    @property
+    def largest(self) -> int:
+        """The largest level."""
+        return 1
 
     def contents(self, message: Message, context: Context) -> dict[str, Tensor]:
         return {"step": message[0], "levels": self.levels(message[1], context.layout.elements)}
@@ -84,10 +92,16 @@ class Blockwise(Codec):
         count = context.layout.elements
         check_message(message, -(-count // self.block), self.packed_length(count))
         steps, packed = message
+        if count:
+            self._check_steps(steps.abs().amax())
         levels = self.levels(packed, count)
         for part, blocks in self.parts(levels):
             step = steps[blocks].to(dtype).view(-1, 1)
             yield part, levels[part].to(dtype).view(len(step), -1), step
+
+    def _check_steps(self, most: Tensor) -> None:
+        if not most.is_meta and most > torch.finfo(most.dtype).max / (self.largest + 1):
+            raise CorruptMessage("a message with a scale that is too large")
 
     def parts(self, vector: Tensor) -> Iterator[tuple[slice, slice]]:
         """Some elements at a time, and the blocks that they are; the last block may be shorter."""

@@ -15,7 +15,7 @@ SAMPLE = 2**15
 
 def largest(vector: Tensor, count: int) -> Tensor:
     """The indices of the ``count`` elements of largest magnitude; among equal ones, the first."""
-    if not vector.numel():
+    if not count:
         return torch.empty(0, dtype=torch.long, device=vector.device)
     if not _in_numpy(vector):
         return vector.abs().topk(count, sorted=False).indices.sort().values

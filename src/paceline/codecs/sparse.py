@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Context, CorruptMessage, Message, check_message
+from paceline.codecs.base import Codec, Context, CorruptMessage, Message, blank, check_message
 from paceline.codecs.select import drawn, largest, reaching
 from paceline.specs.ranges import Fraction, NotNegative, Ratio, at_least
 
@@ -31,7 +31,7 @@ class Sparse(Codec):
         return vector.index_select(0, indices), indices.to(torch.int32)
 
     def decode(self, message: Message, context: Context) -> Tensor:
-        out = message[0].new_zeros(context.layout.elements)
+        out = blank(message, context)
         self.add(message, out, context)
         return out
 
@@ -150,7 +150,7 @@ class RandomK(Codec):
         return (vector.index_select(0, self._indices(vector, context)),)
 
     def decode(self, message: Message, context: Context) -> Tensor:
-        out = message[0].new_zeros(context.layout.elements)
+        out = blank(message, context)
         self.add(message, out, context)
         return out
 

@@ -21,6 +21,7 @@ SCHEDULES: Mapping[str, str] = MappingProxyType(
         "halving-doubling": "paceline.collectives.algorithms:halving_doubling",
         "one-to-all": "paceline.collectives.algorithms:one_to_all",
         "hierarchical": "paceline.collectives.algorithms:hierarchical",
+        "pairwise": "paceline.collectives.algorithms:pairwise",
     }
 )
 """Each name leads to a function from the hosts of all ranks to a ``Schedule``; a user's own goes by import path."""

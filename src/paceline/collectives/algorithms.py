@@ -35,6 +35,47 @@ def _around(members: Ranks) -> tuple[Round, ...]:
     )
 
 
+def pairwise(hosts: Ranks) -> Schedule:
+    """Pairwise exchange: every rank sums one chunk for all the others, and sends it to each of them.
+
+    In round k rank r sends to rank r + k: n - 1 rounds bring all parts of a chunk together, n - 1 hand the sums out.
+    """
+    return _pairwise(hosts, [(far, 1) for far in range(1, len(hosts))])
+
+
+def pairwise_alike(hosts: Ranks) -> Schedule:
+    """As ``pairwise`` for prices: rounds in which every rank sends to another host are alike, and written once."""
+    return _pairwise(hosts, _offsets(hosts))
+
+
+def _pairwise(hosts: Ranks, offsets: list[tuple[int, int]]) -> Schedule:
+    ranks, workers = np.arange(len(hosts)), len(hosts)
+    rounds = list[Round]()
+    for far, times in offsets:
+        target = (ranks + far) % workers
+        rounds.append(reducing("reduce-scatter", ranks, target, target, target + 1, times))
+    for far, times in offsets:
+        rounds.append(replacing("all-gather", ranks, (ranks + far) % workers, ranks, ranks + 1, times))
+    return Schedule("pairwise", workers, workers, tuple(rounds))
+
+
+def all_to_all(hosts: Ranks) -> Schedule:
+    """Every rank sends a chunk to every other, by pairwise exchange, for prices."""
+    rounds = pairwise_alike(hosts).rounds
+    return Schedule("all-to-all", len(hosts), len(hosts), rounds[len(rounds) // 2 :])
+
+
+def _offsets(hosts: Ranks) -> list[tuple[int, int]]:
+    """How far all ranks send in one round after the other, and how many such rounds are alike."""
+    workers, most = len(hosts), int(np.unique(hosts, return_counts=True)[1].max())
+    if most == workers:
+        return [(1, workers - 1)] if workers > 1 else []
+    found = [(far, 1) for far in range(1, workers)]
+    if 2 * most <= workers:
+        found[most - 1 : workers - most] = [(most, workers + 1 - 2 * most)]
+    return found
+
+
 def tree(hosts: Ranks) -> Schedule:
     """The binomial tree: sums flow to rank 0 and the result flows back.
 

@@ -9,11 +9,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
-from paceline.collectives import NATIVE, algorithms, build_schedule, check_collective, find_schedule
+from paceline.collectives import NATIVE, algorithms, build_schedule, check_collective
 from paceline.collectives.traffic import ring_bytes, swaps, traffic_of_all
-from paceline.costs.device import UNCOMPRESSED, Compression
-from paceline.costs.schedules import EXACT, ScheduleTimer, schedule_seconds, timer_for
+from paceline.costs.coding import CodedExchange, CodedReduction
+from paceline.costs.schedules import EXACT, ScheduleTimer, priced_as, schedule_seconds, timer_for
 from paceline.costs.topology import Topology
+
+Traffic = Sequence[tuple[int, int]]
+"""Bytes that each worker (sends, receives)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,9 @@ class Price:
         return sum(stage.seconds for stage in self.stages)
 
     def delayed(self, seconds: float) -> "Price":
+        """What is free stays free."""
+        if not self.stages:
+            return self
         first, *others = self.stages
         later = replace(first, latency=first.latency + seconds, seconds=first.seconds + seconds)
         return Price((later, *others))
@@ -57,62 +63,67 @@ FREE = Price()
 class AllReduceCosts:
     """All-reduces among all workers of one cluster.
 
-    ``collective`` is the name of a schedule, or ``native``: what the live runtime does by itself. Messages of a codec
-    that can be added are all-reduced as any tensor; others are gathered by every rank, which decodes and adds them.
+    ``collective`` is the name of a schedule, or ``native``: what the live runtime does by itself.
     """
 
-    def __init__(
-        self,
-        collective: str,
-        topology: Topology,
-        compression: Compression = UNCOMPRESSED,
-        *,
-        exact: int = EXACT,
-    ) -> None:
+    def __init__(self, collective: str, topology: Topology, *, exact: int = EXACT) -> None:
         check_collective(collective)
-        self._collective, self._topology, self._compression = collective, topology, compression
-        self._exact = exact
+        self._collective, self._topology, self._exact = collective, topology, exact
 
     def price(self, size: int, element: int) -> Price:
-        compression, workers = self._compression, self._topology.count
-        if workers == 1 or not size:
+        topology = self._topology
+        if topology.count == 1 or not size:
             return FREE
-        message = compression.message(size, element)
-        if compression.sums:
-            moved, decoded = self._uncompressed(message, min(element, message)), 1
-        else:
-            timer = timer_for(algorithms.all_gather, self._topology.rows)
-            moved, decoded = self._priced(timer, message * workers), workers
-        return moved.delayed(compression.coding(size, decoded))
+        if self._collective != NATIVE:
+            seconds = schedule_seconds(self._collective, topology.rows, size, element, exact=self._exact)
+            return self._priced(self._timer, size, seconds)
+        if self._shares_memory:
+            return shared_memory(topology, size)
+        if swaps(topology.count, size):
+            return self._priced(timer_for(algorithms.butterfly, topology.rows), size)
+        return self.gloo_ring(size)
 
-    def traffic(self, size: int, element: int) -> Sequence[tuple[int, int]]:
+    def traffic(self, size: int, element: int) -> Traffic:
         topology, ranks = self._topology, len(self._topology.workers)
-        message = self._compression.message(size, element)
-        if not self._compression.sums:
-            return [((topology.count - 1) * message,) * 2] * ranks
         if self._collective == NATIVE:
-            return [(ring_bytes(message, topology.count),) * 2] * ranks
+            return [(ring_bytes(size, topology.count),) * 2] * ranks
         if topology.by_group:
-            return [(self._timer.mean_traffic(message),) * 2] * ranks
+            return [(self._timer.mean_traffic(size),) * 2] * ranks
         schedule = build_schedule(self._collective, topology.workers)
-        return traffic_of_all(schedule, message, min(element, message), schedule.segments(message))
+        return traffic_of_all(schedule, size, element, schedule.segments(size))
+
+    def price_coded(self, reduction: CodedReduction) -> Price:
+        """Of a codec's exchanges, one after the other, and of its coding."""
+        prices = (self._price_exchange(exchange) for exchange in reduction.exchanges)
+        return Price(tuple(stage for price in prices for stage in price.stages)).delayed(reduction.coding)
+
+    def traffic_coded(self, reduction: CodedReduction) -> Traffic:
+        return add_traffic([self._exchange_traffic(exchange) for exchange in reduction.exchanges])
+
+    def _price_exchange(self, exchange: CodedExchange) -> Price:
+        """Sums go by the collective; each rank's vector goes round a ring, or to one other rank after the other."""
+        kind, size, element = exchange
+        if kind == "sum":
+            return self.price(size, element)
+        if self._shares_memory and self._collective == NATIVE:
+            return through_memory(self._topology, size)
+        schedule = algorithms.all_gather if kind == "all-gather" else algorithms.all_to_all
+        return self._priced(timer_for(schedule, self._topology.rows), size * self._topology.count)
+
+    def _exchange_traffic(self, exchange: CodedExchange) -> Traffic:
+        kind, size, element = exchange
+        if kind == "sum":
+            return self.traffic(size, element)
+        return [((self._topology.count - 1) * size,) * 2] * len(self._topology.workers)
+
+    @property
+    def _shares_memory(self) -> bool:
+        topology = self._topology
+        return topology.inhabited == 1 and topology.hosts[topology.workers[0]].backend == "shm"
 
     def gloo_ring(self, size: int) -> Price:
         """Gloo's own all-reduce: a ring through all ranks, which reduces a piece while the next one travels."""
         return self._priced(timer_for(algorithms.ring, self._topology.rows, hides=True), size)
-
-    def _uncompressed(self, size: int, element: int) -> Price:
-        topology = self._topology
-        if self._collective != NATIVE:
-            seconds = schedule_seconds(
-                self._collective, self._topology.rows, size, element, exact=self._exact
-            )
-            return self._priced(self._timer, size, seconds)
-        if topology.inhabited == 1 and topology.hosts[topology.workers[0]].backend == "shm":
-            return shared_memory(topology, size)
-        if swaps(topology.count, size):
-            return self._priced(timer_for(algorithms.butterfly, self._topology.rows), size)
-        return self.gloo_ring(size)
 
     def _priced(self, timer: ScheduleTimer, size: int, seconds: float | None = None) -> Price:
         """One stage: among other traffic its bytes share the links, and the rest of its time is a delay."""
@@ -126,7 +137,7 @@ class AllReduceCosts:
 
     @cached_property
     def _timer(self) -> ScheduleTimer:
-        return timer_for(find_schedule(self._collective), self._topology.rows)
+        return timer_for(priced_as(self._collective), self._topology.rows)
 
 
 def shared_memory(topology: Topology, size: int) -> Price:
@@ -138,6 +149,23 @@ def shared_memory(topology: Topology, size: int) -> Price:
     host, moved = topology.hosts[place], (workers - 1) * size / workers
     delay = 2 * host.inside.latency + host.device.reduce_seconds * moved
     return Price((Stage.of(topology, delay, 2 * moved, {topology.inside(place): workers}),))
+
+
+def through_memory(topology: Topology, size: int) -> Price:
+    """Workers of one host: a barrier, each copies what each other one has for it, and a barrier."""
+    if topology.count == 1 or size == 0:
+        return FREE
+    ((place, workers),) = topology.members.items()
+    delay = 2 * topology.hosts[place].inside.latency
+    return Price((Stage.of(topology, delay, (workers - 1) * size, {topology.inside(place): workers}),))
+
+
+def add_traffic(parts: Sequence[Traffic]) -> Traffic:
+    """What each worker sends and receives in all of them."""
+    return [
+        (sum([sent for sent, _ in one]), sum([received for _, received in one]))
+        for one in zip(*parts, strict=True)
+    ]
 
 
 def tree_broadcast(topology: Topology, size: int) -> Price:

@@ -14,7 +14,7 @@ from math import ceil, inf, log2
 import numpy as np
 
 from paceline.clusters.cluster import Cluster, HostGroup, Link
-from paceline.collectives import build_schedule, find_schedule
+from paceline.collectives import algorithms, build_schedule, find_schedule
 from paceline.collectives.schedule import Ranks, Schedule
 from paceline.costs.message_simulation import simulate_messages
 from paceline.costs.topology import HostRow, Topology
@@ -37,13 +37,13 @@ def schedule_seconds(
     collective: str, rows: HostRows, size: int, element: int, *, exact: int = EXACT
 ) -> float:
     """Seconds of an all-reduce of ``size`` bytes in whole elements, in the segments in which it is executed."""
-    timer = timer_for(find_schedule(collective), rows)
+    timer = timer_for(priced_as(collective), rows)
     schedule = timer.schedule
     segments = schedule.segments(size)
     messages = segments * sum(turn.times * len(turn.sources) for turn in schedule.rounds)
     if collective != "ring" and messages <= exact:
         return _simulated(collective, rows, size, element, segments)
-    if schedule.workers <= MOST_RANKS:
+    if schedule.workers <= MOST_RANKS or any(turn.times > 1 for turn in schedule.rounds):
         return timer.seconds(size, element, segments)
     return _extrapolated(collective, rows, schedule.workers, size, element, segments)
 
@@ -67,6 +67,11 @@ def _extrapolated(
     grows = float if collective == "one-to-all" else log2
     slope = (prices[1] - prices[0]) / (grows(counts[1]) - grows(counts[0]))
     return prices[1] + slope * (grows(workers) - grows(counts[1]))
+
+
+def priced_as(collective: str) -> ScheduleFunction:
+    """What takes as long, with fewer rounds to look at where many are alike."""
+    return algorithms.pairwise_alike if collective == "pairwise" else find_schedule(collective)
 
 
 @lru_cache(maxsize=64)

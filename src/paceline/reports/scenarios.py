@@ -1,7 +1,6 @@
 """Answers of scenarios as text and as documents, under the names of ``studies.scenarios.scenario.ASKS``."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -167,7 +166,7 @@ def render_explanation(request: Answer) -> RenderedAnswer:
         f"every one ends with the {story.summary[0]}."
     )
     lines = [line.plain for line in explanation_lines(story)]
-    return RenderedAnswer(words, lines, asdict(story))
+    return RenderedAnswer(words, lines, to_document(story))
 
 
 def render_prediction(answer: "Prediction") -> RenderedAnswer:

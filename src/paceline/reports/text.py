@@ -55,6 +55,11 @@ def figure(value: float) -> str:
     return f"{value:.2e}"
 
 
+def ms_digits(seconds: float) -> int:
+    """Decimals of a millisecond, so that the shortest step has three figures or more."""
+    return 0 if seconds >= 10 else 1 if seconds >= 0.01 else 2 if seconds >= 0.001 else 4
+
+
 def time_left(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"

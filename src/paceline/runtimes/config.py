@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict, get_type_hints
 
 from paceline import specs
-from paceline.codecs import CODECS
+from paceline.codecs import CODECS, each_link, links
 from paceline.errors import UsageError
 from paceline.jobs import DATA, MODELS, OPTIMIZERS, SCHEDULES
 from paceline.records.files import (
@@ -176,7 +176,8 @@ def import_paths(settings: Settings) -> list[str]:
     own = [job.path]
     if not job.path:
         own = [specs.import_path(getattr(job, part), table) for part, table in _PARTS.items()]
-    own += [specs.import_path(settings.strategy, STRATEGIES), specs.import_path(settings.codec, CODECS)]
+    own += [specs.import_path(settings.strategy, STRATEGIES)]
+    own += [specs.import_path(link, CODECS) for link in links(settings.codec)]
     own += [settings.collective if ":" in settings.collective else None]
     return [path for path in own if path is not None]
 
@@ -195,7 +196,8 @@ def resolved(settings: Settings) -> Settings:
         }
         job = replace(job, **parts, accumulate=job.accumulate or 1, precision=job.precision or "fp32")
     strategy = _written_out(settings.strategy, STRATEGIES, "strategy")
-    return replace(settings, job=job, strategy=strategy, codec=_written_out(settings.codec, CODECS, "codec"))
+    codec = each_link(settings.codec, lambda link: _written_out(link, CODECS, "codec"))
+    return replace(settings, job=job, strategy=strategy, codec=codec)
 
 
 def _written_out(spec: str, table: specs.Table, kind: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from paceline.codecs import CODECS, build_codec
+from paceline.codecs import CODECS, build_codec, each_link
 from paceline.codecs.base import Codec, Identity
 from paceline.collectives import NATIVE
 from paceline.errors import UsageError
@@ -81,7 +81,8 @@ class Prepared(Generic[J_co]):
         kept = {"error": "with error memory", "none": "without error memory"}[self.codec.memory]
         if self.settings.workers == 1 and not self.servers:
             kept = "unused: one worker sends nothing"
-        return f"{shorten(self.settings.codec, CODECS)} {kept}"
+        short = each_link(self.settings.codec, lambda link: shorten(link, CODECS))
+        return f"{short} {kept}"
 
 
 def prepare(settings: Settings) -> Prepared[Job]:
@@ -154,20 +155,21 @@ def check_strategy(settings: Settings, strategy: Strategy) -> None:
             f"rank 0's buffers are sent at every step, and {name} lets workers differ in steps; "
             "choose the average of the buffers"
         )
-    _check_codec(settings, strategy)
+    check_pairs(settings.codec, settings.strategy, settings.collective)
 
 
-def _check_codec(settings: Settings, strategy: Strategy) -> None:
-    codec, name = build_codec(settings.codec), f"codec {settings.codec!r}"
+def check_pairs(codec_spec: str, strategy_spec: str, collective: str) -> None:
+    """Refuse a codec that does not go with a strategy or a collective."""
+    codec, strategy, name = build_codec(codec_spec), build_strategy(strategy_spec), f"codec {codec_spec!r}"
     if codec.has_momentum and not _sends_gradients(strategy):
         raise UsageError(
-            f"{name} adds momentum to gradients, and workers of strategy {settings.strategy!r} send differences of "
+            f"{name} adds momentum to gradients, and workers of strategy {strategy_spec!r} send differences of "
             f"parameters; choose {_names(CODECS, lambda one: not build_codec(one).has_momentum)}, or one of the "
             f"strategies {_names(STRATEGIES, lambda one: _sends_gradients(build_strategy(one)))}"
         )
-    if settings.collective != NATIVE and not codec.sums:
+    if collective != NATIVE and not codec.sums:
         raise UsageError(
-            f"collective {settings.collective} cannot be used with {name}, whose messages are gathered and not summed; "
+            f"collective {collective} cannot be used with {name}, whose messages are gathered and not summed; "
             f"leave it out, or choose {_names(CODECS, lambda one: build_codec(one).sums)}"
         )
 

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from paceline.errors import Diverged, UsageError
 from paceline.jobs.batches import Batch, kept_outputs, targets_of, to_device
 from paceline.jobs.data import IN_MEMORY
-from paceline.jobs.job import Job
+from paceline.jobs.job import Job, StepDefinition
 from paceline.jobs.optimizers import has_momentum, takes_vector
 from paceline.jobs.sharding import Shards, scoring_batches
 from paceline.jobs.step import NO_HOOKS, StepHooks
@@ -249,13 +249,13 @@ def check_divisible(job: Job, servers: int) -> None:
         )
 
 
-def _examined(job: Job) -> tuple[Flat, Optimizer]:
+def _examined(job: StepDefinition) -> tuple[Flat, Optimizer]:
     with torch.device("meta"):
         flat = Flat(job.model().parameters())
     return flat, job.optimizer(flat.parameters)
 
 
-def check_momentum(job: Job, codec: str) -> None:
+def check_momentum(job: StepDefinition, codec: str) -> None:
     """Refuse momentum that would be added twice: by an optimizer, and by the codec of this name before it."""
     _, optimizer = _examined(job)
     if has_momentum(optimizer):

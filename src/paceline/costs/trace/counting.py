@@ -23,6 +23,9 @@ _FACTORS = {
 }
 
 
+SCATTERING = ("index_add_", "index_fill_")
+
+
 def counts(function: OpOverload) -> bool:
     """Whether a call takes time that depends on its tensors: views, allocations and the profiler's marks do not."""
     return not (
@@ -45,6 +48,8 @@ def operator(
     arguments = {**dict(zip(names, args, strict=False)), **kwargs}
     given, made = list(tensors_in(arguments.values())), list(tensors_in([result]))
     elements = max((tensor.numel() for tensor in (*given, *made)), default=0)
+    if name in SCATTERING:
+        elements = arguments["index"].numel()
     if name == "_trilinear":  # of a bilinear layer: it multiplies its inputs and weights, and sums
         elements = _trilinear_elements(arguments)
     shape, flops = _shape_and_flops(name, kind, arguments, made)
@@ -204,6 +209,12 @@ def _bytes(
         # Only the rows that are asked for are read.
         table = arguments.get("weight", arguments.get("self"))
         read[id(table)] = min(_memory(made[0]), read.get(id(table), 0))
+    elif name in SCATTERING:
+        # Only the elements of a vector that are changed are written; what is filled is not read.
+        vector, changed_bytes = arguments["self"], arguments["index"].numel() * arguments["self"].itemsize
+        if vector.dim() == 1:
+            written[id(vector)] = changed_bytes
+            read[id(vector)] = changed_bytes if name == "index_add_" else 0
     return sum(read.values()), sum(written.values())
 
 

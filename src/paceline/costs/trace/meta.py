@@ -116,9 +116,12 @@ def _broadcasts(tensor: Tensor, into: Tensor) -> bool:
 def elementwise(*args: Any, **options: Any) -> Tensor:
     """One tensor out of tensors of one floating-point type that broadcast; the first says how it lies in memory."""
     tensors = [one for one in args if isinstance(one, Tensor)]
-    first = tensors[0]
-    _only_if(all(one.is_meta and one.dtype == first.dtype for one in tensors), "out" not in options)
+    first, out = tensors[0], options.get("out")
+    _only_if(all(one.is_meta and one.dtype == first.dtype for one in tensors))
     _only_if(first.dtype.is_floating_point)
+    if out is not None:
+        _only_if(all(one.shape == out.shape and one.dtype == out.dtype for one in tensors))
+        return out  # type: ignore[no-any-return]
     if all(_broadcasts(one, first) for one in tensors[1:]):
         # Where the first says little of how its memory lies, the others have their say, and torch knows how.
         _only_if(len(tensors) == 1 or not _is_expanded(first))
@@ -152,15 +155,95 @@ def _in_place(first: Tensor, *others: Any, **_: Any) -> Tensor:
     return first
 
 
+def _scattered(first: Tensor, *_: Any, **__: Any) -> Tensor:
+    _only_if(first.is_meta)
+    return first
+
+
+def _bits(first: Tensor, second: Any, *, out: Tensor | None = None) -> Tensor:
+    """Of integers of one type, or of one with a number."""
+    tensors = [one for one in (first, second) if isinstance(one, Tensor)]
+    _only_if(all(one.is_meta and one.dtype == first.dtype and one.is_contiguous() for one in tensors))
+    _only_if(not first.dtype.is_floating_point, first.dtype != torch.bool)
+    shape = np.broadcast_shapes(*(one.shape for one in tensors))
+    if out is None:
+        return empty(shape, first.dtype)
+    _only_if(out.shape == shape, out.dtype == first.dtype)
+    return out
+
+
+def _asked(first: Tensor, *numbers: Any, **options: Any) -> Tensor:
+    """Yes or no for each element."""
+    _only_if(first.is_meta, first.is_contiguous(), not options)
+    _only_if(not any(isinstance(one, Tensor) for one in numbers))
+    return empty(first.shape, torch.bool)
+
+
+def _taken(vector: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    """Of a vector, elements by their numbers."""
+    (chosen,) = indices
+    _only_if(vector.dim() == 1, chosen is not None and chosen.dtype == torch.int64 and chosen.is_meta)
+    assert chosen is not None
+    return empty(chosen.shape, vector.dtype)
+
+
+def _random(shape: Ints, *, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Tensor:
+    _only_if(device is not None and device.type == "meta")
+    return empty(shape, dtype or torch.float32)
+
+
+def _random_integers(*bounds: Any, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Tensor:
+    return _random(bounds[-1], dtype=dtype or torch.int64, device=device)
+
+
+def _largest(values: Tensor, count: int, dim: int = -1, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    _only_if(values.is_meta, values.dim() == 1, dim in (0, -1), 0 <= count <= values.numel())
+    return empty((count,), values.dtype), empty((count,), torch.int64)
+
+
+def _sorted(values: Tensor, *_: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    _only_if(values.is_meta, values.dim() == 1, not options)
+    return empty(values.shape, values.dtype), empty(values.shape, torch.int64)
+
+
+def _matrix_vector(matrix: Tensor, vector: Tensor) -> Tensor:
+    _only_if(matrix.dtype == vector.dtype, matrix.shape[1:] == vector.shape)
+    return empty(matrix.shape[:1], matrix.dtype)
+
+
+def _length(values: Tensor, _: float = 2, *rest: Any, **options: Any) -> Tensor:
+    _only_if(values.is_floating_point(), not rest, not options)
+    return empty((), values.dtype)
+
+
 def _arange(*bounds: Any, dtype: torch.dtype | None = None, device: Any = None, **_: Any) -> Tensor:
     _only_if(all(type(one) is int for one in bounds), device is not None and device.type == "meta")
     return empty((len(range(*bounds)),), dtype or torch.int64)
 
 
-def _product(dimensions: int, left: Tensor, right: Tensor, **options: Any) -> Tensor:
-    _only_if(left.dim() == right.dim() == dimensions, left.dtype == right.dtype, not options)
+def _product(dimensions: int, left: Tensor, right: Tensor, *, out: Tensor | None = None) -> Tensor:
+    _only_if(left.dim() == right.dim() == dimensions, left.dtype == right.dtype)
     _only_if(left.shape[:-2] == right.shape[:-2], left.shape[-1] == right.shape[-2])
-    return empty((*left.shape[:-1], right.shape[-1]), left.dtype)
+    shape = (*left.shape[:-1], right.shape[-1])
+    if out is None:
+        return empty(shape, left.dtype)
+    _only_if(out.shape == shape, out.dtype == left.dtype)
+    return out
+
+
+def _orthogonal_triangular(matrix: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
+    """Both factors column by column, as LAPACK has them."""
+    _only_if(matrix.is_meta, matrix.dim() == 2, mode == "reduced")
+    (height, width), rank = matrix.shape, min(matrix.shape)
+    q = _empty_strided((height, rank), (1, max(height, 1)), dtype=matrix.dtype, device=_META)
+    r = _empty_strided((rank, width), (1, max(rank, 1)), dtype=matrix.dtype, device=_META)
+    return q, r
+
+
+def _chosen(condition: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    _only_if(first.shape == second.shape, first.dtype == second.dtype, _broadcasts(condition, first))
+    _only_if(all(one.is_meta and one.is_contiguous() for one in (condition, first, second)))
+    return contiguous(first)
 
 
 def _addmm(bias: Tensor, left: Tensor, right: Tensor, **options: Any) -> Tensor:
@@ -169,8 +252,15 @@ def _addmm(bias: Tensor, left: Tensor, right: Tensor, **options: Any) -> Tensor:
     return made
 
 
-def _reduced(values: Tensor, dims: Any = None, keepdim: bool = False, **options: Any) -> Tensor:
-    _only_if(values.is_floating_point(), options.get("dtype") is None, "out" not in options)
+def _reduced(
+    values: Tensor,
+    dims: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    _only_if(values.is_floating_point() or dtype is not None)
     dims = range(values.dim()) if dims in (None, []) else dims
     depth = max(values.dim(), 1)
     gone = {place % depth for place in dims}
@@ -180,7 +270,19 @@ def _reduced(values: Tensor, dims: Any = None, keepdim: bool = False, **options:
         for place, size in enumerate(values.shape)
         if keepdim or place not in gone
     ]
-    return empty(sizes, values.dtype)
+    if out is None:
+        return empty(sizes, dtype or values.dtype)
+    _only_if(list(out.shape) == sizes)
+    return out
+
+
+def _extreme(values: Tensor, dims: Any = None, keepdim: bool = False, **options: Any) -> Tensor:
+    return _reduced(values, dims, keepdim, dtype=values.dtype, **options)
+
+
+def _any(values: Tensor, dim: Any = None, keepdim: bool = False, **options: Any) -> Tensor:
+    dims = [dim] if isinstance(dim, int) else dim
+    return _reduced(values, dims, keepdim, dtype=torch.bool, **options)
 
 
 def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -332,7 +434,7 @@ _VALUE_DEPENDENT = (
 _ELEMENTWISE = (
     "relu tanh sigmoid gelu silu exp log sqrt rsqrt neg abs sin cos erf hardtanh leaky_relu elu hardswish "
     "hardsigmoid softplus mish log1p reciprocal clamp clamp_min clamp_max mul add sub div pow rsub addcmul addcdiv "
-    "threshold_backward gelu_backward tanh_backward sigmoid_backward silu_backward hardtanh_backward "
+    "maximum minimum threshold_backward gelu_backward tanh_backward sigmoid_backward silu_backward hardtanh_backward "
     "leaky_relu_backward elu_backward hardswish_backward hardsigmoid_backward softplus_backward mish_backward"
 )
 _LIKE_FIRST = "_softmax _log_softmax _safe_softmax ones_like zeros_like full_like empty_like bernoulli clone"
@@ -343,8 +445,10 @@ _LIKE_SECOND = (
 )
 _IN_PLACE = (
     "zero_ fill_ normal_ uniform_ bernoulli_ add_ mul_ div_ sub_ relu_ clamp_ sigmoid_ tanh_ silu_ hardtanh_ "
-    "leaky_relu_ lerp_ addcmul_ addcdiv_ sqrt_ copy_ exponential_ trunc_ erfinv_ random_"
+    "leaky_relu_ lerp_ addcmul_ addcdiv_ sqrt_ copy_ exponential_ trunc_ erfinv_ random_ floor_ neg_ bitwise_or_"
 )
+_SCATTERED = "index_add_ index_fill_ addmm_"
+_BITS = "bitwise_and bitwise_or __lshift__ __rshift__"
 _NOTHING = "_fused_sgd_ _fused_adam_ _fused_adamw_ _fused_adagrad_"
 
 RULES: dict[str, Any] = {
@@ -352,13 +456,30 @@ RULES: dict[str, Any] = {
     **dict.fromkeys(_LIKE_FIRST.split(), _like_first),
     **dict.fromkeys(_LIKE_SECOND.split(), _like_second),
     **dict.fromkeys(_IN_PLACE.split(), _in_place),
+    **dict.fromkeys(_SCATTERED.split(), _scattered),
+    **dict.fromkeys(_BITS.split(), _bits),
     **dict.fromkeys(_NOTHING.split(), lambda *_, **__: None),
     "arange": _arange,
     "mm": partial(_product, 2),
+    "mv": _matrix_vector,
+    "linalg_qr": _orthogonal_triangular,
+    "where": _chosen,
+    "linalg_vector_norm": _length,
+    "ge": _asked,
+    "signbit": _asked,
+    "index": _taken,
+    "rand": _random,
+    "randn": _random,
+    "randint": _random_integers,
+    "topk": _largest,
+    "sort": _sorted,
     "addmm": _addmm,
     "bmm": partial(_product, 3),
     "sum": _reduced,
     "mean": _reduced,
+    "amax": _extreme,
+    "amin": _extreme,
+    "any": _any,
     "cat": _cat,
     "constant_pad_nd": _pad,
     "nll_loss_forward": _nll,

@@ -194,7 +194,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         self.last = func
         result, seconds = self._run(func, args, kwargs)
-        if self.phase is None:
+        if self.phase is None or func.is_view:
             return result
         held = self._held
         if held is not None:

@@ -112,8 +112,8 @@ def encoding(message: Encoded, *, has_memory: bool, parted: bool) -> str:
     rest = "stays in the error memory" if has_memory else "is lost"
     own = " Its own chunk a process need not encode." if parted else ""
     if "indices" in message.contents:
-        return f"Every process makes {many}: what is in brackets, with its index; the rest {rest}.{own}"
-    return f"Every process makes {many}: in 3 -> 5 it stands for 5, and the difference {rest}.{own}"
+        return f"Every process makes {many}: what is marked, with its index; the rest {rest}.{own}"
+    return f"Every process makes {many}, which stands for the new values; the difference {rest}.{own}"
 
 
 def sends(rank: int, messages: Iterable[tuple[Encoding, str]]) -> Receipt:

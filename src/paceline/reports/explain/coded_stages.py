@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from paceline.codecs.reduction import AllGather, AllToAll, Answers, Asked, Sum, exchange_all
-from paceline.collectives.algorithms import all_gather
-from paceline.collectives.schedule import Ranks, Schedule, chunk_bounds, reducing
+from paceline.collectives.algorithms import all_gather, pairwise
+from paceline.collectives.schedule import Ranks, Schedule, chunk_bounds
 from paceline.errors import UsageError
 from paceline.reports.explain import coded_sentences as words
 from paceline.reports.explain import sentences
@@ -277,9 +277,6 @@ def _ring(hosts: Ranks) -> Schedule:
 
 
 def _reduce_scatter(hosts: Ranks) -> Schedule:
-    ranks, workers = np.arange(len(hosts)), len(hosts)
-    rounds = []
-    for far in range(1, workers):
-        target = (ranks + far) % workers
-        rounds.append(reducing("reduce-scatter", ranks, target, target, target + 1))
-    return Schedule("reduce-scatter", workers, workers, tuple(rounds))
+    """The first half of a pairwise exchange."""
+    schedule = pairwise(hosts)
+    return replace(schedule, rounds=schedule.rounds[: len(schedule.rounds) // 2])

@@ -99,7 +99,7 @@ class ExplainedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """A collective on values, from what each rank begins with to what all end with; ``asdict`` is the JSON document."""
+    """A collective on values, from what each rank begins with to what all end with."""
 
     schema: int = 3
     schedule: str

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from paceline import specs
-from paceline.codecs import CODECS, build_codec
+from paceline.codecs import CODECS, build_codec, links
 from paceline.codecs.base import Codec, Context, CorruptMessage, Layout
 from paceline.codecs.reduction import NotFinite, reduce, run_together
 from paceline.codecs.state import CodecState
@@ -36,7 +36,7 @@ SMALL: Mapping[str, tuple[str, str]] = MappingProxyType(
     {"powersgd": ("rank", "1"), "random-k": ("ratio", "0.5"), "threshold": ("bound", "50")}
 )
 """Settings for a few values, where the user sets none: the usual ones would show nothing."""
-WITHOUT_SUMS = ("ring",)
+WITHOUT_SUMS = ("ring", "pairwise")
 """Schedules that go with messages which are not summed on the way."""
 
 
@@ -110,12 +110,13 @@ def explain_encoded(
 
 def _for_few_values(spec: str) -> tuple[str, str]:
     """The spec to be explained, and a remark where it is not the user's."""
-    name, settings = specs.split(spec, CODECS)
+    first, *rest = links(spec)
+    name, settings = specs.split(first, CODECS)
     key, value = SMALL.get(name, ("", ""))
     if not key or key in settings:
         return spec, ""
     return (
-        shown := specs.with_setting(spec, CODECS, key, value),
+        shown := "+".join((specs.with_setting(first, CODECS, key, value), *rest)),
         f"The codec is {shown}: on so few values its usual {key} would show nothing.",
     )
 

@@ -6,7 +6,6 @@ The text says the same without colours. The page steps forward and back and load
 import html
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -16,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from paceline.errors import UsageError
-from paceline.records.files import replacing
+from paceline.records.files import replacing, to_document
 from paceline.reports.explain import sentences
 from paceline.reports.explain.document import ExplainedRound, ExplainedStage, Explanation, RankValues
 
@@ -172,7 +171,7 @@ def _remarks(stage: ExplainedStage, step: ExplainedRound) -> list[str]:
 
 def page(explanation: Explanation) -> str:
     title = f"{explanation.schedule} all-reduce of {explanation.workers} by {explanation.op}"
-    data = {**asdict(explanation), "shown": [_shown(stage) for stage in explanation.stages]}
+    data = {**to_document(explanation), "shown": [_shown(stage) for stage in explanation.stages]}
     # JSON that cannot end the element it stands in, whatever its texts are.
     story = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
     asset = {

@@ -7,7 +7,6 @@ from paceline.reports.text import counted, percent
 from paceline.studies.predict.prediction import (
     BandwidthNeed,
     Findings,
-    GatheringCodec,
     Knee,
     Limit,
     Memory,
@@ -47,7 +46,7 @@ def verdict(prediction: Prediction) -> str:
     else:
         answer = _faster(rows, found, found.limit)
     if rows[0].workers == 1 and rows[0].speed_up < 0.995:
-        answer += f" One worker with a server is {_times(rows[0].speed_up)} as fast as without."
+        answer += f" One worker with a server is {times(rows[0].speed_up)} as fast as without."
     return answer
 
 
@@ -57,7 +56,7 @@ def _found(series: StrategyPrediction) -> Findings:
 
 
 def _slower(slower: Rows, rows: Rows, found: Findings, limit: Limit) -> str:
-    shown = [f"{counted(row.workers, 'worker')} ({_times(row.speed_up)})" for row in slower]
+    shown = [f"{counted(row.workers, 'worker')} ({times(row.speed_up)})" for row in slower]
     words = f"{shown[0]} to {shown[-1]}" if len(shown) > 3 else ", ".join(shown)
     parts = [f"{counted(limit.workers, 'worker')} are limited by {limit_words(limit)}"]
     if not found.slower.open and found.slower.workers >= slower[-1].workers:
@@ -83,7 +82,7 @@ def _faster(rows: Rows, found: Findings, limit: Limit) -> str:
         answer += f"; fewer are faster: {_one(best)}"
     gain = last.rate / before.rate
     if before.workers > 1 and gain <= 0.8 * last.workers / before.workers:
-        answer += f"; {last.workers:,} workers are {_times(gain)} as fast as {before.workers:,}"
+        answer += f"; {last.workers:,} workers are {times(gain)} as fast as {before.workers:,}"
     return f"{answer}."
 
 
@@ -146,7 +145,7 @@ def _has(memory: Memory) -> str:
 
 
 def findings(series: StrategyPrediction) -> list[str]:
-    """The knee, the bandwidth, the crossover and the codec, then what would fit or help; of one worker, what fits."""
+    """The knee, the bandwidth and the crossover, then what would fit or help; of one worker, what fits."""
     found, lines = _found(series), []
     if found.limit is not None:
         if any(row.workers > 1 and row.speed_up >= 1 for row in series.rows):
@@ -154,16 +153,14 @@ def findings(series: StrategyPrediction) -> list[str]:
         if found.bandwidth is not None:
             lines.append(_bandwidth(found.bandwidth))
         lines.append(_crossover(found.crossover))
-        if found.gathering is not None:
-            lines.append(_gathering(found.gathering))
     lines += [
         f"What would fit: {typed(*one.change)} needs {show_bytes(one.needed)} of {show_bytes(one.capacity)}; "
         f"{counted(one.workers, 'worker')}: {one.rate:,.4g} samples/s."
         for one in found.fits
     ]
     lines += [
-        f"What would help: {typed(*one.change)} makes {one.workers:,} workers {_times(one.gain)} as fast as now, "
-        f"{_times(one.speed_up)} one worker."
+        f"What would help: {typed(*one.change)} makes {one.workers:,} workers {times(one.gain)} as fast as now, "
+        f"{times(one.speed_up)} one worker."
         for one in found.helps
     ]
     return lines
@@ -213,14 +210,6 @@ def _crossover(reach: WorkerRange) -> str:
     return f"Crossover: from {_workers(reach.workers + 1)} on communication takes longer than computing."
 
 
-def _gathering(found: GatheringCodec) -> str:
-    faster = f"; from {found.slower:,} workers on identity would be faster" if found.slower else ""
-    return (
-        f"Codec: {found.codec} messages cannot be summed on the way: every worker receives all, so traffic grows "
-        f"with the workers{faster}."
-    )
-
-
 def typed(*settings: SettingValue) -> str:
     """Settings as they are typed on the command line."""
     return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings)
@@ -228,10 +217,10 @@ def typed(*settings: SettingValue) -> str:
 
 def _one(row: PredictionRow) -> str:
     efficiency = percent(round(row.efficiency, 2))
-    return f"{counted(row.workers, 'worker')} are {_times(row.speed_up)} as fast ({efficiency} efficiency)"
+    return f"{counted(row.workers, 'worker')} are {times(row.speed_up)} as fast ({efficiency} efficiency)"
 
 
-def _times(factor: float) -> str:
+def times(factor: float) -> str:
     """A factor with two or three figures: 0.026x, 0.68x, 20.5x, 1,020x."""
     if factor < 0.1:
         return f"{factor:.2g}x"

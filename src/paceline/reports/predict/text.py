@@ -4,8 +4,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
+from paceline.reports.predict.codecs import codec_answers, codec_lines
 from paceline.reports.predict.sentences import findings, memory_parts, misfit, typed, verdict
-from paceline.reports.text import aligned, percent
+from paceline.reports.text import aligned, ms_digits, percent
 from paceline.studies.predict.prediction import ModuleCost, Prediction, PredictionRow
 from paceline.units import show_bytes, show_seconds
 
@@ -32,6 +33,9 @@ def _lines(prediction: Prediction) -> list[str]:
             lines = [f"{series.strategy}:", *(f"  {line}" for line in lines)]
         follows += lines
     table = [heading(prediction), "", *table_lines(prediction), ""]
+    if prediction.codecs:
+        first += codec_answers(prediction.codecs)
+        table += [*codec_lines(prediction.codecs), ""]
     return [*first, "", *table, *follows, *([""] if follows else []), *_basis(prediction)]
 
 
@@ -39,7 +43,6 @@ def heading(prediction: Prediction) -> str:
     said, batch = prediction.settings, f"{prediction.batch:,}"
     strong = prediction.scaling == "strong"
     usual = {
-        "codec": ("identity", "codec {}"),
         "collective": ("native", "collective {}"),
         "servers": (1, "{} servers"),
         "jitter": (0, "jitter {}"),
@@ -51,6 +54,7 @@ def heading(prediction: Prediction) -> str:
         f"{prediction.parameters:,} parameters",
         f"a batch of {batch} divided among all workers" if strong else f"batch {batch} per worker",
         *([prediction.series[0].strategy] if len(prediction.series) == 1 else []),
+        *(f"codec {codec}" for codec in said.get("codecs", ())[:1] if codec != "identity"),
         *(text.format(said[name]) for name, (value, text) in usual.items() if said.get(name, value) != value),
     ]
     return ", ".join(words)
@@ -86,7 +90,7 @@ def table_lines(prediction: Prediction) -> list[str]:
     """The table with its titles; times are in milliseconds. What is nothing, or said above, has no column."""
     places = range(len(prediction.workers))
     rows = [(series.strategy, series.rows[place]) for place in places for series in prediction.series]
-    digits = _digits(min(row.step for _, row in rows))
+    digits = ms_digits(min(row.step for _, row in rows))
     cells = [_cells(strategy, row, digits) for strategy, row in rows]
     hidden = {
         "strategy": len(prediction.series) == 1,
@@ -127,11 +131,6 @@ def _cells(strategy: str, row: PredictionRow, digits: int) -> dict[str, str]:
         "memory": NOTHING if memory is None else show_bytes(memory.total),
         "fits": fits,
     }
-
-
-def _digits(seconds: float) -> int:
-    """Decimals of a millisecond, so that the shortest step has three figures or more."""
-    return 0 if seconds >= 10 else 1 if seconds >= 0.01 else 2 if seconds >= 0.001 else 4
 
 
 def _three(amount: float | None) -> str:

@@ -1,7 +1,6 @@
 """Collectives in virtual time: they begin when the last worker has joined and end for all at once."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Literal
 
@@ -9,28 +8,22 @@ import torch
 from torch import Tensor
 
 from paceline.collectives.traffic import broadcast_bytes, plan_buckets
-from paceline.costs.collectives import AllReduceCosts, Price, through_server, tree_broadcast
+from paceline.costs.collectives import (
+    AllReduceCosts,
+    Price,
+    Traffic,
+    add_traffic,
+    through_server,
+    tree_broadcast,
+)
 from paceline.errors import RunFailed
 from paceline.runtimes.flat import CONTROL
+from paceline.runtimes.virtual.coded import CodedCollectives, CodedTransfers
 from paceline.runtimes.virtual.node import Node, describe
 from paceline.runtimes.virtual.simulation import Simulation
-from paceline.runtimes.virtual.timeline import Interval, run_transfers
+from paceline.runtimes.virtual.timeline import Interval, Transfers, run_transfers
 from paceline.strategies.base import SyncPoint
 from paceline.strategies.effects import AllReduce, Broadcast, BucketedMean, Gradient
-
-Traffic = Sequence[tuple[int, int]]
-"""Bytes that each worker (sends, receives)."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Transfers:
-    """What travels in a collective, one price after the other: the buckets of a gradient, or one tensor."""
-
-    prices: tuple[Price, ...]
-    traffic: Traffic
-    parts: tuple[float, ...] = ()
-    """The part of backward after which each but the last is ready; the last waits for the end of backward."""
-    root: int = 0
 
 
 class VirtualCollectives:
@@ -49,13 +42,17 @@ class VirtualCollectives:
         self._joined: list[Node] = []
         self._call: Any = None
         self._bucket_transfers = cache(self._plan_buckets)
+        self._coded: CodedCollectives | None = None
+        """Where workers have a codec, and others to send messages to."""
         self._price_all_reduce, self._price_broadcast = self._price_served, self._price_served
         self._traffic: Callable[[int, int], Traffic] = self._traffic_served
         if not self._open:
             topology = simulation.topology
-            costs = AllReduceCosts(prepared.settings.collective, topology, simulation.shape.compression)
+            costs = AllReduceCosts(prepared.settings.collective, topology)
             self._price_all_reduce, self._traffic = cache(costs.price), cache(costs.traffic)
             self._price_broadcast = cache(lambda size, _: tree_broadcast(topology, size))
+            if simulation.coding.compresses and topology.count > 1:
+                self._coded = CodedCollectives(simulation, costs)
 
     def admit(self, node: Node) -> None:
         """Add a worker to the group; one that belongs to it already may be added again."""
@@ -86,12 +83,15 @@ class VirtualCollectives:
     def join(self, node: Node, effect: Gradient | AllReduce | Broadcast) -> bool:
         """A worker waits for the others; of a gradient, backward is under way, and the buckets wait for theirs."""
         if isinstance(effect, Gradient):
-            if effect.reduce is not node.mean:
+            assert effect.reduce is not None, "what is not reduced waits for nobody"
+            if self._coded is not None:
+                node.buckets = self._coded.buckets(node, effect.reduce)
+            elif effect.reduce is not node.mean:
                 node.mean, node.buckets = effect.reduce, self._bucket_transfers(effect.reduce)
             call = node.buckets
         else:
             node.begun = node.ended = node.me.now
-            call = _call(node, effect)
+            call = (self._coded and self._coded.whole(node, effect)) or _call(node, effect)
         node.waits_for = effect
         if self._call is None:
             self._call = call
@@ -111,6 +111,8 @@ class VirtualCollectives:
         self._joined, self._call, self._last_members = [], None, workers
         if isinstance(call, Transfers):
             transfers = call
+            if isinstance(call, CodedTransfers) and self._coded is not None:
+                transfers = self._coded.reduce(workers, call)
         else:
             _, size, element, _ = call
             transfers = self._plan(workers[0].waits_for, size, element)
@@ -139,21 +141,17 @@ class VirtualCollectives:
         buckets = plan_buckets(shape.parameters, element, mean.first_bucket, mean.bucket)
         sizes = [(bucket.stop - bucket.start) * element for bucket in buckets]
         sizes[-1] += CONTROL * element
-        traffic = [self._traffic(size, element) for size in sizes]
         parts = shape.filled(buckets) if self._simulation.topology.hides else (1.0,) * len(buckets)
         return Transfers(
             prices=tuple(self._price_all_reduce(size, element) for size in sizes),
-            traffic=[
-                (sum([sent for sent, _ in one]), sum([received for _, received in one]))
-                for one in zip(*traffic, strict=True)
-            ],
+            traffic=add_traffic([self._traffic(size, element) for size in sizes]),
             parts=parts[:-1],
         )
 
     def _end(
         self, workers: Sequence[Node], transfers: Transfers, last: float, intervals: Sequence[Interval]
     ) -> None:
-        total, end = _combine(workers, transfers.root), intervals[-1][1]
+        total, end = _combine(workers, transfers), max(intervals[-1][1], last + transfers.computing)
         # The last transfer begins when the slowest backward is over, so a single one hides behind nothing.
         several = len(intervals) > 1
         ready = self._simulation.ready
@@ -195,20 +193,27 @@ def _call(node: Node, effect: AllReduce | Broadcast) -> tuple[type, int, int, st
     return AllReduce, tensor.nbytes + extra * tensor.itemsize, tensor.itemsize, effect.op
 
 
-def _combine(workers: Sequence[Node], root: int) -> float | None:
-    """Do to the tensors what the workers wait for; return the total of their weights, where they have any."""
+def _combine(workers: Sequence[Node], transfers: Transfers) -> float | None:
+    """Do to the tensors what the workers wait for; return the total of their weights, where they have any.
+
+    What is encoded has been reduced already.
+    """
     effects = [worker.waits_for for worker in workers]
-    first = effects[0]
+    first, coded = effects[0], isinstance(transfers, CodedTransfers)
     if type(first) is Gradient:
-        if workers[0].replica is not None:
+        if workers[0].replica is not None and not coded:
             reduce_into_all([worker.me.grad for worker in workers], (), "sum")
         return float(sum([worker.me.samples for worker in workers]))
     tensors = [effect.tensor for effect in effects]
     if type(first) is Broadcast:
-        broadcast(tensors, root)
+        broadcast(tensors, transfers.root)
+        for worker, tensor in zip(workers, tensors, strict=True):
+            if worker.compressor and tensor is worker.me.params:
+                worker.compressor.take_reference()
         return None
     weights: list[float] = [effect.weight for effect in effects]
-    reduce_into_all(tensors, weights, first.op)
+    if not coded:
+        reduce_into_all(tensors, weights, first.op)
     for worker, tensor in zip(workers, tensors, strict=True):
         if tensor is worker.me.params:
             worker.me.samples_since_sync = 0

@@ -9,6 +9,7 @@ from typing import Any
 from paceline.costs.stated import GradientTimes
 from paceline.records.servers import ServerTotals
 from paceline.records.spans import KINDS, Span, StepRecord, TimeLedger
+from paceline.runtimes.compression import Compressor
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.session import Ending, Session
 from paceline.runtimes.virtual.timeline import Interval
@@ -105,6 +106,8 @@ class Node:
     program: Program
     replica: Any = None
     """The Replica or ParameterShard that computes; None where only time is simulated."""
+    compressor: Compressor | None = None
+    """Of a worker that computes, where a codec is in use and workers reduce among themselves."""
     session: Session | None = None
     ledger: StepLedger = field(default_factory=StepLedger)
     answer: Any = None

@@ -4,31 +4,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
+from math import prod
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
+from paceline.codecs.base import Layout
 from paceline.collectives.traffic import Bucket
-from paceline.costs.device import UNCOMPRESSED, Compression
 from paceline.jobs.job import Job
-from paceline.strategies.messages import Push, message_bytes
+from paceline.runtimes.compression import layout_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobShape:
-    """All that time depends on: the sizes of the parameters, of the buffers and of the data."""
+    """All that time depends on: the shapes of the parameters, the sizes of the buffers and of the data."""
 
     name: str
-    parameters: tuple[int, ...]
-    """Elements of each trainable parameter, in order."""
+    layout: Layout
+    """Of the trainable parameters."""
     dtype: torch.dtype = torch.float32
     buffers: int = 0
     train_samples: int
     test_samples: int
     ready: tuple[float, ...] = ()
     """One a parameter: the part of backward, 0 to 1, after which its gradient is complete; empty: not known."""
-    compression: Compression = UNCOMPRESSED
     accumulate: int = 1
     metrics: ClassVar[tuple[str, ...]] = ()
     step: ClassVar[str] = ""
@@ -40,7 +40,7 @@ class JobShape:
         trained = [p for p in model.parameters() if p.requires_grad]
         return cls(
             name=job.name,
-            parameters=tuple(p.numel() for p in trained),
+            layout=layout_of(model),
             dtype=trained[0].dtype if trained else torch.float32,
             buffers=sum(b.numel() for b in model.buffers() if b.dtype == torch.float32),
             train_samples=len(job.train),
@@ -49,19 +49,13 @@ class JobShape:
         )
 
     @property
+    def parameters(self) -> tuple[int, ...]:
+        """Elements of each trainable parameter, in order."""
+        return tuple(map(prod, self.layout.shapes))
+
+    @property
     def size(self) -> int:
-        return sum(self.parameters)
-
-    def message_bytes(self, message: Any) -> int:
-        """Bytes of a message; a gradient travels as the codec makes it."""
-        whole = message_bytes(message)
-        if not isinstance(message, Push):
-            return whole
-        size = message.grad.nbytes
-        return whole - size + self.compression.message(size, message.grad.itemsize)
-
-    def coding(self, message: Any) -> float:
-        return self.compression.coding(message.grad.nbytes) if isinstance(message, Push) else 0.0
+        return self.layout.elements
 
     def filled(self, buckets: Sequence[Bucket]) -> tuple[float, ...]:
         """The part of backward after which each bucket may start: it is full, and so are those before it.

@@ -4,11 +4,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate, pairwise
 from math import inf
 
 import torch
 
 from paceline.clusters.cluster import Cluster
+from paceline.costs.coding import CodecCosts, CodedMessage, MemoryRate
 from paceline.costs.network import FlowNetwork
 from paceline.costs.stated import StatedCosts
 from paceline.costs.topology import Topology
@@ -17,6 +19,7 @@ from paceline.jobs.job import Job
 from paceline.jobs.optimizers import Constant
 from paceline.records.events import MetricsRow
 from paceline.records.summary import Observer, Summary
+from paceline.runtimes.compression import Compressor
 from paceline.runtimes.prepare import Prepared, check_strategy
 from paceline.runtimes.replica import ParameterShard, Replica
 from paceline.runtimes.session import Position, Session
@@ -45,7 +48,8 @@ class Simulation:
     strategies in which the workers of a group act in step.
 
     A run that is repeated says who its ``initial_workers`` were, by which ``transport`` messages travel, and how a
-    worker's ``program`` is made of its session.
+    worker's ``program`` is made of its session. Unless ``coding`` is given, a codec takes the time that the cluster
+    states.
     """
 
     def __init__(
@@ -63,11 +67,19 @@ class Simulation:
         initial_workers: tuple[int, ...] | None = None,
         transport: str = "",
         program: Callable[[Session], Program] = Session.program,
+        coding: CodecCosts | None = None,
     ) -> None:
         self.prepared, self.cluster, self.costs, self.gradients = prepared, cluster, costs, gradients
         self.observer, self.recorder = observer or Observer(), recorder or SimulationRecorder()
         self.horizon, self.deadline = horizon, horizon * (1 + NEAR)
         self.shape = prepared.job if isinstance(prepared.job, JobShape) else JobShape.of(prepared.job)
+        coding = coding or CodecCosts(
+            codec=prepared.codec, timed=MemoryRate(costs.times.coding), by_round=True
+        )
+        # All workers wait for the slowest.
+        self.coding = replace(coding, scale=coding.scale / min(costs.speeds))
+        self.pushes = coded_pushes(self.coding, self.shape, prepared.servers)
+        """What a gradient for each server becomes; empty where it is sent as it is."""
         self._name, self._transport = name or self.shape.name, transport or str(cluster)
         self._program = program
         if server_groups is not None:
@@ -82,7 +94,7 @@ class Simulation:
             replace(prepared.job, loader_workers=0) if gradients and isinstance(prepared.job, Job) else None
         )
         """What is computed; None where only time is simulated."""
-        self._vector = sizes_only(self.shape.size, self.shape.dtype)
+        self._vector, self._grad = (sizes_only(self.shape.size, self.shape.dtype) for _ in range(2))
         self._buffers = sizes_only(self.shape.buffers)
         self._rows: list[MetricsRow] = []
         self.timeline = Timeline(FlowNetwork(self.topology.capacities))
@@ -96,13 +108,22 @@ class Simulation:
 
     def _worker(self, rank: int, place: int) -> Node:
         host, shards, replica = self.topology.hosts[place], self.prepared.shards, None
-        tensors = self._vector, self._vector, self._buffers
+        tensors = self._vector, self._grad, self._buffers
         learning_rate: Callable[[float], float] = Constant()
         if self._job:
             replica = Replica(self._job, shards, rank, self.prepared.settings.seed, CPU)
             tensors = replica.flat.params, replica.flat.grad, replica.buffers
             learning_rate = replica.learning_rate
         me = Worker(rank, len(self.topology.workers), *tensors, servers=self.prepared.servers)
+        compressor = None
+        if self._job and self.prepared.compresses and me.workers > 1 and not self.prepared.servers:
+            compressor = Compressor(
+                self.prepared.codec,
+                me,
+                self.shape.layout,
+                self.prepared.settings.seed,
+                replicated=self.prepared.strategy.replicated,
+            )
         session = Session(
             prepared=self.prepared,
             me=me,
@@ -116,6 +137,7 @@ class Simulation:
             host=place,
             me=me,
             replica=replica,
+            compressor=compressor,
             program=self._program(session),
             session=session,
             ledger=StepLedger(partial(self.recorder.recorded, rank) if self.recorder.detailed else None),
@@ -184,6 +206,15 @@ class Simulation:
             step = max(worker.me.clock for worker in self.workers)
             raise RunFailed(f"no worker is left: all {len(endings)} died, the last at step {step}")
         return next((ending for ending in endings if ending not in (None, "left")), None) or "budget"
+
+
+def coded_pushes(coding: CodecCosts, shape: JobShape, servers: int) -> tuple[CodedMessage, ...]:
+    if not coding.compresses or not servers:
+        return ()
+    slices = server_slices(sizes_only(shape.size, shape.dtype), servers)
+    bounds = [0, *accumulate(one.numel() for one in slices)]
+    parts = [shape.layout.between(start, stop) for start, stop in pairwise(bounds)]
+    return tuple(coding.message(part, shape.dtype) for part in parts)
 
 
 def check(prepared: Prepared[Job | JobShape], cluster: Cluster, gradients: bool, horizon: float) -> None:

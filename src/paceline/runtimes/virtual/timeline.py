@@ -2,10 +2,11 @@
 
 import heapq
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import count
 from math import inf
 
-from paceline.costs.collectives import Price
+from paceline.costs.collectives import Price, Traffic
 from paceline.costs.network import FlowNetwork
 
 Action = Callable[[float], None]
@@ -13,6 +14,19 @@ Action = Callable[[float], None]
 Transfer = tuple[float, Price]
 """The earliest time at which a collective may start, and what it costs."""
 Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transfers:
+    """What travels in a collective, one price after the other: the buckets of a gradient, or one tensor."""
+
+    prices: tuple[Price, ...]
+    traffic: Traffic
+    parts: tuple[float, ...] = ()
+    """The part of backward after which each but the last is ready; the last waits for the end of backward."""
+    root: int = 0
+    computing: float = 0.0
+    """Seconds of each worker that do not hide behind backward, which computes as well."""
 
 
 class Timeline:

@@ -14,7 +14,7 @@ from paceline.runtimes.virtual.collectives import VirtualCollectives
 from paceline.runtimes.virtual.node import COMMUNICATE, WAIT, Node, explain_deadlock
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.strategies.effects import Peer, Receive, Send
-from paceline.strategies.messages import Leave, message_bytes
+from paceline.strategies.messages import Leave, Push, message_bytes
 
 QUIET = 8
 """Ticks of each server in which nothing else happens or is scheduled, before a run counts as stuck."""
@@ -48,10 +48,13 @@ class SimulatedTransport:
             self._simulation.recorder.served(node.peer.rank, entry)
 
     def send(self, node: Node, effect: Send) -> bool:
-        shape = self._simulation.shape
-        target, envelope = self._address(node, effect, shape.message_bytes(effect.message))
-        leaves = node.me.now + shape.coding(effect.message)
-        self._timeline.at(leaves, partial(self._depart, node, target, envelope))
+        size, delay = message_bytes(effect.message), 0.0
+        if isinstance(effect.message, Push) and self._simulation.pushes:
+            coded = self._simulation.pushes[effect.to.rank]
+            size += coded.size - effect.message.grad.nbytes
+            delay = coded.encode + coded.decode
+        target, envelope = self._address(node, effect, size)
+        self._timeline.at(node.me.now + delay, partial(self._depart, node, target, envelope))
         return True
 
     def _address(self, node: Node, effect: Send, size: int) -> tuple[Node, Envelope]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from paceline import __version__
+from paceline.studies.predict.codecs import compare_codecs
 from paceline.studies.predict.findings import Finder, find_remedies
 from paceline.studies.predict.interval import FOREIGN, guessed_share, longest
 from paceline.studies.predict.model import PacelineModel, ShowProgress, find_model
@@ -68,6 +69,7 @@ def price_request(
         cost_model=model.request.cost_model,
         basis=basis,
         series=tuple(series),
+        codecs=() if paleo else tuple(compare_codecs(model)),
         unmeasured=unmeasured,
         modules=model.modules() if modules else (),
         versions={

@@ -22,6 +22,7 @@ import torch
 
 from paceline.costs.topology import Topology
 from paceline.runtimes.virtual.shape import sizes_only
+from paceline.runtimes.virtual.simulation import coded_pushes
 from paceline.strategies.base import server_slices
 from paceline.strategies.messages import HEADER
 from paceline.studies.predict.observe import updates_before_answering
@@ -153,14 +154,15 @@ class ServedLoad:
         self.places = [place for place, host in enumerate(self.hosts) if host.workers]
         self.counts = np.array([setup.cluster.groups[place].workers for place in self.places])
         self.paces = np.array(setup.paces)
-        step, compression = setup.cost.step, setup.shape.compression
+        step = setup.cost.step
         self.computing = (step.data + step.forward + step.backward) / self.paces
         vector = sizes_only(setup.shape.size, setup.shape.dtype)
         shards = [shard.nbytes for shard in server_slices(vector, setup.servers)]
-        messages = [compression.message(shard, vector.itemsize) for shard in shards]
+        coded = coded_pushes(setup.coding, setup.shape, setup.servers)
+        messages = [one.size for one in coded] or shards
         self.models, self.pushes = HEADER + np.array(shards), HEADER + np.array(messages)
         """Bytes of a message from each server, and to each."""
-        self.coding = sum(map(compression.coding, shards))
+        self.coding = sum(one.encode + one.decode for one in coded)
         self.answer = setup.times.serve
         """Seconds that a server takes to answer one gradient; where it updates by the clock, it answers at once."""
         if updates_before_answering(setup.program):

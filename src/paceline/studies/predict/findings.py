@@ -5,12 +5,9 @@ from dataclasses import replace
 from itertools import groupby
 
 from paceline.clusters.catalogue import all_devices, find_network
-from paceline.codecs import build_codec
-from paceline.codecs.base import Identity
 from paceline.collectives import NATIVE
 from paceline.errors import UsageError
 from paceline.runtimes.settings import MOST_SERVERS
-from paceline.strategies import build_strategy
 from paceline.studies.predict.compute import narrower_format
 from paceline.studies.predict.deployment import inside_name
 from paceline.studies.predict.model import ONE_WORKER, PacelineModel
@@ -20,7 +17,6 @@ from paceline.studies.predict.prediction import (
     Bound,
     Findings,
     FittingChange,
-    GatheringCodec,
     Knee,
     Limit,
     Memory,
@@ -29,7 +25,7 @@ from paceline.studies.predict.prediction import (
 )
 from paceline.studies.predict.request import USUAL_NETWORK
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
-from paceline.studies.predict.setup import Setup, with_link, with_slower
+from paceline.studies.predict.setup import PERFECT, Setup, with_link, with_slower
 
 WELL = 0.8
 FAR = 100_000
@@ -48,9 +44,8 @@ SIMULATED = 3
 MOST_HELPS = 3
 ROOMY = 0.9
 """The fraction of a memory that a recommended change needs at most: allocators leave gaps, predictions err."""
+CODECS = ("half", "int8", "powersgd")
 UNLIMITED = 1e9
-PERFECT = 1e-9
-"""Of the time that transfers take, where they take none."""
 
 DIRECT: Mapping[str, tuple[str, ...]] = {
     "bandwidth": ("network", "inside"),
@@ -80,7 +75,8 @@ def find_remedies(model: PacelineModel) -> Iterator[SettingValue]:
             yield from (("inside", name) for name in model.sheet.inside if find_network(name).bandwidth > now)
     if request.served and 2 * request.servers <= MOST_SERVERS:
         yield "servers", str(2 * request.servers)
-    yield "codec", "half" if isinstance(build_codec(request.codec), Identity) else "identity"
+    if request.codecs == ("identity",):  # others are compared with it
+        yield from (("codec", name) for name in CODECS)
     if not request.served and request.collective == NATIVE:
         yield "collective", "halving-doubling"
     if len(request.built) == 1:
@@ -128,7 +124,6 @@ class Finder:
             limit=self._limit() if several else None,
             bandwidth=self._bandwidth() if several else None,
             helps=tuple(self._helps()) if several else (),
-            gathering=self._gathering() if several else None,
             fits=tuple(self._fits()),
         )
 
@@ -204,8 +199,7 @@ class Finder:
         best = model.step(with_slower(self._even(self._asked), transfers=PERFECT)).breakdown
         if best.wait > best.compute:
             return None
-        now = model.bounds(setup)
-        where = "network" if now.besides == "encryption" else now.link
+        where = model.bounds(setup).carrier
         wire = model.deployment.wire(setup.cluster, where)
         perfect = self._seconds(with_slower(setup, transfers=PERFECT))
         factor = least_factor(
@@ -306,19 +300,6 @@ class Finder:
             return _is_roomy(model.memory_with(setup, times * accumulate))
 
         return holds_up_to(is_roomy, max(1, most)).workers * shares
-
-    def _gathering(self) -> GatheringCodec | None:
-        """Where every worker receives all messages: from where on uncompressed gradients would be faster."""
-        codec = self._model.request.codec
-        if build_codec(codec).sums or build_strategy(self._strategy).served:
-            return None
-        plain = self._model.changed([("codec", "identity")])
-        slower = None
-        for workers in sorted(self._model.workers, reverse=True) if self._quick else []:
-            if workers == 1 or plain.rate(self._setup(workers, plain)) <= self._rate(workers):
-                break
-            slower = workers
-        return GatheringCodec(codec=codec, slower=slower)
 
 
 def _is_roomy(memory: Memory) -> bool:

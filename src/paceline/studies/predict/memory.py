@@ -6,11 +6,13 @@ from typing import Any
 from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.cluster import Device, Host
 from paceline.clusters.profile import Profile
+from paceline.collectives.traffic import plan_buckets
 from paceline.costs.trace.trace import Trace
 from paceline.errors import UsageError
 from paceline.records.files import DamagedFile, read_json
 from paceline.records.folder import RunFolder
 from paceline.runtimes.flat import CONTROL
+from paceline.runtimes.virtual.simulation import coded_pushes
 from paceline.studies.predict.prediction import Memory
 from paceline.studies.predict.request import PredictRequest
 from paceline.studies.predict.setup import Setup
@@ -102,13 +104,27 @@ def _exchange_bytes(setup: Setup, vector: float, *, copied: bool) -> float:
     served, workers = setup.program.served, setup.cluster.workers
     if workers == 1 and not served:
         return 0.0
-    compression = setup.shape.compression
-    bucket = None if served else setup.pattern.bucket
-    piece = round(vector if bucket is None else min(vector, float(bucket)))
-    others = 0 if compression.sums else workers - 1
-    coded = compression.held(piece) + others * compression.message(piece, 1)
     copies = (2 if served else 1) if copied and setup.cluster.host_count > 1 else 0
-    return coded + copies * vector
+    return _coding_bytes(setup) + copies * vector
+
+
+def _coding_bytes(setup: Setup) -> float:
+    """What a codec keeps from step to step, and what it takes for the largest part that is reduced or sent at once."""
+    shape, coding = setup.shape, setup.coding
+    if not coding.compresses:
+        return 0.0
+    kept = coding.state_bytes(shape.layout, shape.dtype)
+    if setup.program.served:
+        pushes = coded_pushes(coding, shape, setup.servers)
+        return kept + max(one.held for one in pushes)
+    layout, element, bucket = shape.layout, shape.dtype.itemsize, setup.pattern.bucket
+    if not setup.program.replicated:
+        kept += shape.size * element  # the parameters as they were after the last exchange
+    if bucket is not None:
+        buckets = plan_buckets(shape.parameters, element, bucket, bucket)
+        largest = max(buckets, key=lambda one: one.stop - one.start)
+        layout = layout.between(largest.start, largest.stop)
+    return kept + coding.reduction(layout, shape.dtype, setup.cluster.workers).held
 
 
 def _server_bytes(setup: Setup, trace: Trace) -> float:

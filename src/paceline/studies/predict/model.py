@@ -12,12 +12,14 @@ from paceline.clusters.catalogue import DeviceSheet, find_device
 from paceline.clusters.cluster import CIPHER, Device
 from paceline.clusters.profile import Profile, read_profile
 from paceline.codecs import build_codec
-from paceline.codecs.base import Identity
-from paceline.costs.device import UNCOMPRESSED, StepCost, compression_of
+from paceline.codecs.base import Identity, Layout
+from paceline.costs.coding import UNCODED, CodecCosts
+from paceline.costs.device import StepCost
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.job import Job, Traceable
 from paceline.jobs.sharding import Shards
+from paceline.runtimes.replica import check_momentum
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import build_strategy
 from paceline.studies.predict.compute import (
@@ -71,7 +73,14 @@ class PacelineModel:
     progress: ShowProgress = lambda _: None
 
     def __post_init__(self) -> None:
-        for name in ("setup", "step", "bounds", "memory", "at_its_speed"):  # whose answers are kept
+        for name in (
+            "setup",
+            "step",
+            "bounds",
+            "memory",
+            "at_its_speed",
+            "coding_by",
+        ):  # whose answers are kept
             object.__setattr__(self, name, cache(getattr(self, name)))
 
     @property
@@ -252,6 +261,7 @@ class PacelineModel:
             cluster=cluster,
             cost=cost,
             shape=self.shape,
+            coding=self.coding,
             collective=self.request.collective,
             servers=self.request.servers if program.served else 1,
             jitter=jitter or (self.compute.jitter if drifts else 0.0),
@@ -267,20 +277,26 @@ class PacelineModel:
 
     @cached_property
     def shape(self) -> JobShape:
-        traced, codec = self.compute.trace(self.batch), build_codec(self.request.codec)
-        compression = UNCOMPRESSED
-        if not isinstance(codec, Identity):
-            shapes = [parameter.shape for parameter in traced.parameters]
-            compression = compression_of(codec, shapes, traced.dtype, self.compute.timed(traced))
+        traced = self.compute.trace(self.batch)
+        named = [(parameter.name, parameter.shape) for parameter in traced.parameters]
         return JobShape(
             name=traced.name,
-            parameters=tuple(parameter.elements for parameter in traced.parameters),
+            layout=Layout(*map(tuple, zip(*named, strict=True))),
             dtype=traced.dtype,
             buffers=traced.buffers,
             train_samples=1,
             test_samples=1,
-            compression=compression,
         )
+
+    @property
+    def coding(self) -> CodecCosts:
+        return self.coding_by(self.request.codec)
+
+    def coding_by(self, spec: str) -> CodecCosts:
+        codec = build_codec(spec)
+        if isinstance(codec, Identity):
+            return UNCODED
+        return CodecCosts(codec=codec, timed=self.compute.timed(self.compute.trace(self.batch)))
 
 
 def find_model(
@@ -299,6 +315,9 @@ def find_model(
             accumulate=request.accumulate or subject.accumulate,
             precision=subject.precision if narrow else request.precision,
         )
+    for spec in request.codecs:
+        if build_codec(spec).has_momentum:
+            check_momentum(subject, spec)
     sheet = _find_sheet(request, deployment)
     if like is not None and (sheet, request.precision) == (like.sheet, like.request.precision):
         compute = like.compute

@@ -5,6 +5,7 @@ Times are seconds, sizes bytes, rates and bandwidths a second; ``docs/predict.md
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal, NamedTuple
 
 from paceline.records.spans import StepBreakdown
@@ -18,6 +19,8 @@ Bound = Literal["compute", "bandwidth", "latency", "encryption", "codec", "serve
 Method = Literal["groups", "events", "approximation"]
 """How a step was found: one worker simulated for each group of equal ones, every worker simulated, or a large run
 with servers approximated (``approximation.py``)."""
+
+Pays = Literal["below", "never", "always"]
 
 SettingValue = tuple[str, str]
 
@@ -41,6 +44,11 @@ class StepBounds(NamedTuple):
     link: Where = "network"
     cipher: float = 0.0
     """Bytes a second that a process encrypts for servers on other hosts; 0 where nothing does."""
+
+    @property
+    def carrier(self) -> Where:
+        """The link whose bandwidth is in question; what is encrypted goes between hosts."""
+        return "network" if self.besides == "encryption" else self.link
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,15 +171,6 @@ class FittingChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GatheringCodec:
-    """A codec whose messages cannot be summed on the way, so that every worker receives all of them."""
-
-    codec: str
-    slower: int | None
-    """From this of the shown numbers of workers on, uncompressed gradients would be faster; None: for none."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Findings:
     well: WorkerRange
     knee: Knee
@@ -183,7 +182,6 @@ class Findings:
     bandwidth: BandwidthNeed | None
     """None for one worker, and where even perfect links leave more waiting than computing."""
     helps: tuple[Speedup, ...]
-    gathering: GatheringCodec | None = None
     fits: tuple[FittingChange, ...] = ()
 
 
@@ -192,6 +190,37 @@ class StrategyPrediction:
     strategy: str
     rows: tuple[PredictionRow, ...]
     findings: Findings | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodecStep:
+    """A step with a codec against one without."""
+
+    codec: str
+    sent: float
+    coding: float
+    """How much longer a step takes by encoding and decoding, on links that take no time."""
+    step: float
+    gain: float
+    """Samples a second over those without a codec."""
+    pays: Pays | None = None
+    """At which bandwidths of the link it is faster than no codec; None for no codec itself."""
+    below: float | None = None
+    """The bandwidth below which it is, where one decides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodecComparison:
+    strategy: str
+    workers: int
+    wire: LimitingLink
+    """The link that a step without a codec would gain most from."""
+    steps: tuple[CodecStep, ...]
+    """The first one is without a codec."""
+
+    def pays_here(self, step: CodecStep) -> bool:
+        below = inf if step.pays == "always" else step.below or 0.0
+        return below > self.wire.bandwidth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,13 +255,15 @@ class Prediction:
     cost_model: str
     basis: Basis
     series: tuple[StrategyPrediction, ...]
+    codecs: tuple[CodecComparison, ...] = ()
+    """With the most workers, one a strategy; empty where no codec was asked for."""
     modules: tuple[ModuleCost, ...] = ()
     unmeasured: Mapping[str, float] = field(default_factory=dict)
     """Operators that the calibration never measured, by name: their share of one worker's computing."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     made: str = ""
-    schema: Literal[3] = 3
+    schema: Literal[4] = 4
     kind: Literal["prediction"] = "prediction"
 
     @property

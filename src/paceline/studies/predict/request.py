@@ -11,6 +11,7 @@ from paceline.clusters.cluster import Backend
 from paceline.collectives import NATIVE, check_collective
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
+from paceline.runtimes.prepare import check_pairs
 from paceline.runtimes.settings import MOST_SERVERS
 from paceline.strategies import build_strategy
 from paceline.strategies.base import Strategy
@@ -74,7 +75,8 @@ class PredictRequest:
     scaling: Scaling = "weak"
     strategies: tuple[str, ...] = ("all-reduce",)
     collective: str = NATIVE
-    codec: str = "identity"
+    codecs: tuple[str, ...] = ("identity",)
+    """The first is used; the others are compared with it, and all with identity."""
     servers: int = 1
     jitter: float | None = None
     """Standard deviation of the logarithm of compute times."""
@@ -106,6 +108,7 @@ class PredictRequest:
         self._check_sources()
         self._check_strategies()
         check_collective(self.collective)
+        self._check_codecs()
         if self.workers is not None:
             check_counts(self.workers)
 
@@ -117,12 +120,18 @@ class PredictRequest:
     def served(self) -> bool:
         return any(strategy.served for strategy in self.built)
 
+    @property
+    def codec(self) -> str:
+        return self.codecs[0]
+
     def changed(self, settings: Iterable[tuple[str, str]]) -> Self:
         """The request with other values of some settings, by their names on the command line."""
         changes: dict[str, Any] = {}
         for name, value in settings:
             if name == "strategy":
                 changes |= {"strategies": (value,), "servers": 1}
+            elif name == "codec":
+                changes["codecs"] = (value,)
             else:
                 changes[name] = int(value) if name in ("batch_size", "servers") else value
         return replace(self, **changes)
@@ -178,6 +187,15 @@ class PredictRequest:
             raise UsageError(
                 f"collective {self.collective} does not go with strategy {named}, which has servers; leave it out"
             )
+
+    def _check_codecs(self) -> None:
+        if not self.codecs or len(set(self.codecs)) < len(self.codecs):
+            raise UsageError(f"codecs {' '.join(self.codecs)}: name each codec once")
+        if self.cost_model == "paleo":
+            return
+        for spec, strategy in zip(self.strategies, self.built, strict=True):
+            for codec in self.codecs:
+                check_pairs(codec, spec, NATIVE if strategy.served else self.collective)
 
 
 def check_counts(workers: tuple[int, ...]) -> None:

@@ -55,11 +55,13 @@ def _between(holds: Callable[[int], bool], good: int, bad: int) -> int:
     return good
 
 
-def least_factor(enough: Callable[[float], bool], *, precision: float = 0.02) -> float | None:
-    """The smallest factor of 0.001 to 1,000 that is enough, to within the precision; None where the largest is not."""
-    if not enough(1e3):
+def least_factor(
+    enough: Callable[[float], bool], least: float = 1e-3, most: float = 1e3, *, precision: float = 0.02
+) -> float | None:
+    """The smallest factor in a range that is enough, to within the precision; None where the largest is not."""
+    if not enough(most):
         return None
-    low, high = math.log(1e-3), math.log(1e3)
+    low, high = math.log(least), math.log(most)
     while high - low > precision:
         middle = (low + high) / 2
         low, high = (low, middle) if enough(math.exp(middle)) else (middle, high)

@@ -6,6 +6,7 @@ from math import exp
 
 from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
 from paceline.collectives import NATIVE
+from paceline.costs.coding import UNCODED, CodecCosts
 from paceline.costs.device import StepCost
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.prepare import Prepared, prepare_job
@@ -16,6 +17,9 @@ from paceline.strategies.base import Strategy
 from paceline.studies.predict.observe import ExchangePattern, observe
 from paceline.studies.predict.prediction import Where
 
+PERFECT = 1e-9
+"""Of the time that transfers take, where they take none."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
@@ -24,6 +28,7 @@ class Setup:
     cost: StepCost = field(hash=False)
     """A step of one worker alone on a device of speed 1."""
     shape: JobShape
+    coding: CodecCosts = UNCODED
     collective: str = NATIVE
     servers: int = 1
     jitter: float = 0.0
@@ -80,7 +85,7 @@ class Setup:
         )
         samples = sum(settings.batch_sizes) * (2 * steps + 1)
         shape = replace(self.shape, ready=self.shape.ready or self.cost.ready, train_samples=samples)
-        return prepare_job(settings, shape, self.program)
+        return replace(prepare_job(settings, shape, self.program), codec=self.coding.codec)
 
 
 def with_link(setup: Setup, where: Where, *, bandwidth: float = 1.0, latency: float = 1.0) -> Setup:
@@ -99,7 +104,8 @@ def with_link(setup: Setup, where: Where, *, bandwidth: float = 1.0, latency: fl
 
 def with_slower(setup: Setup, *, compute: float = 1.0, transfers: float = 1.0) -> Setup:
     """With computing, and all transfers and encryption, slowed down by these factors."""
-    setup = replace(setup, cost=slower(setup.cost, compute))
+    coding = replace(setup.coding, scale=setup.coding.scale * compute)
+    setup = replace(setup, cost=slower(setup.cost, compute), coding=coding)
     for where in ("network", "inside"):
         setup = with_link(setup, where, bandwidth=1 / transfers, latency=transfers)
     return replace(setup, cluster=replace(setup.cluster, cipher=setup.cluster.cipher / transfers))

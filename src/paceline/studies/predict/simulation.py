@@ -116,7 +116,13 @@ def _simulated(setup: Setup, steps: int, path: Method) -> WorkerSteps:
     )
     servers = setup.server_groups if path == "groups" else None
     simulation = Simulation(
-        prepared, cluster, costs, gradients=False, recorder=samples, server_groups=servers
+        prepared,
+        cluster,
+        costs,
+        gradients=False,
+        recorder=samples,
+        server_groups=servers,
+        coding=setup.coding,
     )
     if path == "groups":
         execute(simulation)  # of fewer workers than the cluster has, which ``simulate`` refuses

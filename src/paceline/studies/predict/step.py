@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from paceline.costs.device import UNCOMPRESSED
 from paceline.strategies.base import SyncPoint
 from paceline.studies.predict.approximation import approximate_bounded, approximate_rounds, by_slowest
 from paceline.studies.predict.prediction import Bound, PredictedStep, StepBounds, Where
@@ -57,11 +56,11 @@ def find_bounds(setup: Setup) -> StepBounds:
     latency, a codec that takes half the time, processes that encrypt twice as fast, servers' hosts of twice the
     bandwidth that update twice as fast, or half as long a wait for slower workers. Where nothing helps it is compute.
     """
-    now, served = _seconds(setup), setup.program.served
-    cluster, cost, coding = setup.cluster, setup.cost, setup.shape.compression
+    now, served = quick_seconds(setup), setup.program.served
+    cluster, cost, coding = setup.cluster, setup.cost, setup.coding
 
     def gain(other: Setup) -> float:
-        return now - _seconds(other)
+        return now - quick_seconds(other)
 
     links: dict[Where, dict[Bound, float]] = {
         where: {
@@ -73,9 +72,8 @@ def find_bounds(setup: Setup) -> StepBounds:
     where: Where = max(links, key=lambda one: max(links[one].values()), default="network")
     faster = replace(setup, cost=slower(cost, 0.5), updating=2 * setup.updating)
     gains: dict[Bound, float] = {"compute": gain(faster), **links.get(where, {})}
-    if coding != UNCOMPRESSED:
-        half = replace(coding, encode_rate=coding.encode_rate / 2, decode_rate=coding.decode_rate / 2)
-        gains["codec"] = gain(replace(setup, shape=replace(setup.shape, compression=half)))
+    if coding.compresses:
+        gains["codec"] = gain(replace(setup, coding=replace(coding, scale=coding.scale / 2)))
     if setup.jitter or len(set(setup.paces)) > 1:
         gains["straggler"] = gain(with_even_workers(setup)) / 2
         # A worker that computes twice as fast is waited for half as long; that part is counted once.
@@ -92,7 +90,8 @@ def find_bounds(setup: Setup) -> StepBounds:
     return StepBounds(order[0] if order else "compute", besides, where, cluster.cipher if served else 0.0)
 
 
-def _seconds(setup: Setup) -> float:
+def quick_seconds(setup: Setup) -> float:
+    """Of a step, where it is compared with another one: without simulating every worker."""
     return (_without_events(setup) or by_groups(replace(setup, jitter=0.0))).seconds
 
 

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from paceline.clusters import toml_reader as toml
 from paceline.clusters.cluster import Cluster, Host
+from paceline.codecs.base import Layout
 from paceline.collectives import NATIVE
 from paceline.costs.stated import stated_costs
 from paceline.errors import UsageError
@@ -205,7 +206,9 @@ def _run(work: RunTable, cluster: Cluster) -> tuple[RunAnswer, RunLog]:
         servers=work.servers,
     )
     samples = sum(settings.batch_sizes)
-    shape = JobShape(name="scenario", parameters=(work.parameters,), train_samples=samples, test_samples=0)
+    shape = JobShape(
+        name="scenario", layout=Layout.of_vectors(work.parameters), train_samples=samples, test_samples=0
+    )
     costs = stated_costs(cluster, (work.batch,) * workers, {})
     compute = max(sum(costs.gradient(rank, size, 0)) for rank, size in enumerate(settings.batch_sizes))
     check_settings(settings)

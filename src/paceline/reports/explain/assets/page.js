@@ -196,7 +196,7 @@
       : moment.sentence;
     $("progress").textContent = moment.progress ? `${moment.progress[0].toUpperCase()}${moment.progress.slice(1)}.` : "";
     const done = moments.slice(0, position + 1).filter((one) => one.round).length;
-    $("counter").textContent = moment.round ? `round ${moment.round} of ${rounds}` : done ? `after round ${done}` : `start, ${rounds} round${rounds === 1 ? "" : "s"}`;
+    $("counter").textContent = moment.round ? `round ${moment.round} of ${rounds}` : done ? `after round ${done}` : position ? "before round 1" : `start, ${rounds} round${rounds === 1 ? "" : "s"}`;
     $("details").textContent = moment.round ? "Received in this round" : "What each process does";
     $("received").replaceChildren(...moment.received.map((receipt) => element("li", {}, receipt.text)));
     document.querySelector(".details").hidden = moment.received.length === 0;

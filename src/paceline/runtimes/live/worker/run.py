@@ -201,7 +201,9 @@ class WorkerRun(StepHooks):
             try:
                 answer = self._do[type(effect)](effect)
             except NotFinite as error:
-                raise self.replica.diverged(f"{error} on rank {self.me.rank}", self.me.clock + 1) from error
+                updated = getattr(effect, "tensor", None) is self.me.params  # the step has been counted
+                what, step = f"{error} on rank {self.me.rank}", self.me.clock + (not updated)
+                raise self.replica.diverged(what, step) from error
             self.me.now = self.recorder.now
 
     def _write_records(self) -> None:

@@ -1,0 +1,92 @@
+"""Two codecs in a row: what the first makes of a vector, with its floats as the second sends them."""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from paceline.codecs.base import Codec, Context, Message, Reduction
+from paceline.codecs.reduction import AllGather, AllToAll, Sum, choose
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain(Codec):
+    """Send what the first codec makes of a vector, its floats as the second one sends them."""
+
+    first: Codec
+    second: Codec
+    """Its messages are one tensor, of another type and as many elements."""
+
+    @property
+    def sums(self) -> bool:  # type: ignore[override]
+        return self.first.sums
+
+    @property
+    def requantises(self) -> bool:  # type: ignore[override]
+        return self.first.requantises
+
+    @property
+    def varies(self) -> bool:  # type: ignore[override]
+        return self.first.varies
+
+    @property
+    def has_momentum(self) -> bool:  # type: ignore[override]
+        return self.first.has_momentum
+
+    def encode(self, vector: Tensor, context: Context) -> Message:
+        return tuple(self._narrow(one, context) for one in self.first.encode(vector, context))
+
+    def decode(self, message: Message, context: Context) -> Tensor:
+        return self.first.decode(
+            tuple(one.float() if one.is_floating_point() else one for one in message), context
+        )
+
+    def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
+        self.first.add(tuple(_widen(one, out) for one in message), out, context, alpha)
+
+    def contents(self, message: Message, context: Context) -> dict[str, Tensor]:
+        return self.first.contents(message, context)
+
+    def at(self, round: int) -> "Chain":  # noqa: A002
+        return replace(self, first=self.first.at(round))
+
+    def initial_state(self, shape: tuple[int, ...], seed: int) -> dict[str, Tensor]:
+        return self.first.initial_state(shape, seed)
+
+    def prepare(self, vector: Tensor, context: Context) -> None:
+        self.first.prepare(vector, context)
+
+    def sent_whole(self, context: Context) -> None:
+        self.first.sent_whole(context)
+
+    def reduce(self, vector: Tensor, context: Context) -> Reduction:
+        if type(self.first).reduce is Codec.reduce:
+            return choose(self, vector, context)
+        return self._reduce_narrowly(vector, context)
+
+    def _reduce_narrowly(self, vector: Tensor, context: Context) -> Reduction:
+        """The first one's own reduction, whose floats travel as the second has them."""
+        program = self.first.reduce(vector, replace(context, second=self.second))
+        answer: list[Tensor] | None = None
+        while True:
+            try:
+                asked = program.send(answer)
+            except StopIteration:
+                return
+            match asked:
+                case Sum(tensor, what):
+                    narrow = self._narrow(tensor, context)
+                    answer = yield Sum(narrow, what)
+                    tensor.copy_(narrow)
+                case AllGather(wide):
+                    received = yield AllGather(self._narrow(wide, context))
+                    answer = [_widen(one, wide) for one in received]
+                case AllToAll(rows):
+                    received = yield AllToAll([self._narrow(row, context) for row in rows])
+                    answer = [_widen(one, row) for one, row in zip(received, rows, strict=True)]
+
+    def _narrow(self, tensor: Tensor, context: Context) -> Tensor:
+        return self.second.encode(tensor, context)[0] if tensor.is_floating_point() else tensor
+
+
+def _widen(tensor: Tensor, like: Tensor) -> Tensor:
+    return tensor.to(like.dtype) if tensor.is_floating_point() else tensor

@@ -1,0 +1,238 @@
+"""What a codec costs: its own code, run on meta tensors, tells what it exchanges and which operators it calls."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from paceline.codecs.base import Codec, Context, Identity, Layout, Reduction, message_kinds
+from paceline.codecs.reduction import AllGather, AllToAll, Sum, encode_once, reduce
+from paceline.codecs.state import CodecState
+from paceline.costs.trace.operator import Operator
+from paceline.costs.trace.recorder import HeldMemory, OperatorRecorder
+from paceline.costs.trace.trace import trace_function, without_values
+
+COPIES = {"sum": 0, "all-gather": 1, "all-to-all": 2}
+"""How many messages a rank holds for each other rank: what it receives, and what it sends to that one only."""
+STEADY = 2**62
+"""A round in which every warm-up is over."""
+
+Timed = Callable[[Operator], float]
+
+
+class CodedExchange(NamedTuple):
+    """What each rank gives to an exchange of a reduction."""
+
+    kind: Literal["sum", "all-gather", "all-to-all"]
+    size: int
+    """Bytes of the tensor that is summed, of what all ranks get, or of what each other rank gets."""
+    element: int
+
+
+def exchange_of(asked: Sum | AllGather | AllToAll) -> CodedExchange:
+    match asked:
+        case Sum(tensor):
+            return CodedExchange("sum", tensor.nbytes, tensor.itemsize)
+        case AllGather(vector):
+            return CodedExchange("all-gather", vector.nbytes, vector.itemsize)
+        case AllToAll(vectors):
+            return CodedExchange("all-to-all", vectors[0].nbytes, vectors[0].itemsize)
+
+
+@dataclass(frozen=True, slots=True)
+class CodedReduction:
+    """A reduction of encoded vectors: exchanges, and coding before each of them and after the last."""
+
+    exchanges: tuple[CodedExchange, ...]
+    seconds: tuple[float, ...]
+    """Of coding: one more than exchanges."""
+    held: float
+    """Bytes of memory that coding takes, messages of other ranks included."""
+
+    @property
+    def coding(self) -> float:
+        return sum(self.seconds)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether every rank gets the whole message of every other."""
+        return {exchange.kind for exchange in self.exchanges} == {"all-gather"}
+
+
+@dataclass(frozen=True, slots=True)
+class CodedMessage:
+    """A message to one receiver: its bytes, and the seconds to encode and to decode it."""
+
+    size: int
+    encode: float
+    decode: float
+    held: float
+
+
+@dataclass(frozen=True)
+class MemoryRate:
+    """Operators take as long as the bytes that they read and write at a rate; at 0 they take no time."""
+
+    rate: float = 0.0
+
+    def __call__(self, operator: Operator) -> float:
+        return (operator.read + operator.written) / self.rate if self.rate else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodecCosts:
+    """A codec on one device; parts of the flat vector are given by their layouts."""
+
+    codec: Codec = Identity()
+    timed: Timed = MemoryRate()
+    """Seconds of an operator."""
+    scale: float = 1.0
+    """How many times as long coding takes."""
+    by_round: bool = False
+    """Whether the codec is as it is in each round, or as after all warm-ups."""
+
+    @property
+    def compresses(self) -> bool:
+        return not isinstance(self.codec, Identity)
+
+    def at(self, round: int) -> Codec:  # noqa: A002
+        return self.codec.at(round) if self.by_round else self.codec
+
+    def reduction(
+        self, layout: Layout, dtype: torch.dtype, workers: int, codec: Codec | None = None
+    ) -> CodedReduction:
+        """Of a part of the vector, among at least two workers; by ``codec`` instead, where a round has its own."""
+        exchanges, seconds, held = _reduction(codec or self.codec, self.timed, layout, dtype, workers)
+        return CodedReduction(exchanges, tuple(self.scale * one for one in seconds), held)
+
+    def message(self, layout: Layout, dtype: torch.dtype, codec: Codec | None = None) -> CodedMessage:
+        """Of a part of the vector, to a server."""
+        size, encode, decode, held = _message(codec or self.codec, self.timed, layout, dtype)
+        return CodedMessage(size, self.scale * encode, self.scale * decode, held)
+
+    def state_bytes(self, layout: Layout, dtype: torch.dtype) -> int:
+        """What a worker keeps from round to round."""
+        # Outside of a trace torch would import its compiler.
+        state, _ = trace_function(lambda: _state(self.codec, layout, dtype))
+        return sum(one.numel() * dtype.itemsize for one in state.values())
+
+
+UNCODED = CodecCosts()
+
+
+class _Traced(NamedTuple):
+    exchanges: tuple[CodedExchange, ...]
+    operators: tuple[Counter[Operator], ...]
+    """One more than exchanges."""
+    held: int
+
+
+@lru_cache(maxsize=4096)
+def _reduction(
+    codec: Codec, timed: Timed, layout: Layout, dtype: torch.dtype, workers: int
+) -> tuple[tuple[CodedExchange, ...], tuple[float, ...], int]:
+    """Programs loop over ranks: loops over one and over two of them tell how long those over all take.
+
+    What only sums among two workers does not see how many there are.
+    """
+    one = two = _traced(codec, layout, dtype, 2, 2)
+    if any(exchange.kind != "sum" for exchange in two.exchanges):
+        one, two = (_traced(codec, layout, dtype, workers, shown) for shown in (1, 2))
+    first, second = ([_seconds(found, timed) for found in traced.operators] for traced in (one, two))
+    others = workers - 1
+    seconds = tuple(
+        alone + others * (with_other - alone) for alone, with_other in zip(first, second, strict=True)
+    )
+    kept = [COPIES[exchange.kind] * exchange.size for exchange in two.exchanges]
+    return two.exchanges, seconds, two.held + others * max(kept)
+
+
+def _seconds(operators: Mapping[Operator, int], timed: Timed) -> float:
+    return sum(many * timed(operator) for operator, many in operators.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FewRanks(Context):
+    """Chunks are as long as among all workers, and as the longest of them, but there are only a few."""
+
+    shown: int
+
+    def chunks(self) -> list[tuple[slice, Context]]:
+        return [self.chunk(self.workers - 1)] * self.shown
+
+
+@lru_cache(maxsize=4096)
+def _traced(codec: Codec, layout: Layout, dtype: torch.dtype, workers: int, shown: int) -> _Traced:
+    """One rank's program among ``workers``, of which it sees only some."""
+    exchanges, operators = list[CodedExchange](), list[list[Operator]]()
+    recorder = OperatorRecorder(without_values, HeldMemory())
+    with recorder:
+        context = _FewRanks(
+            layout=layout,
+            state=_state(codec, layout, dtype),
+            round=STEADY,
+            workers=workers,
+            share=1 / workers,
+            shown=shown,
+        )
+        vector = torch.empty(layout.elements, dtype=dtype, device="meta")
+        if not codec.sums:  # lengths of messages are found once, by encoding
+            for part in (layout, context.chunks()[0][1].layout):
+                message_kinds(codec, part, dtype, vector.device)
+                message_kinds(Identity(), part, dtype, vector.device)
+        known = message_kinds.cache_info().misses
+        recorder.phase = "forward"
+        for exchange in _exchanges(reduce(codec, vector, context), shown):
+            exchanges.append(exchange)
+            operators.append(_taken(recorder))
+        operators.append(_taken(recorder))
+    if message_kinds.cache_info().misses > known:
+        return _traced.__wrapped__(codec, layout, dtype, workers, shown)
+    held = max((one.held for found in operators for one in found), default=0)
+    return _Traced(tuple(exchanges), tuple(map(Counter, operators)), held)
+
+
+def _taken(recorder: OperatorRecorder) -> list[Operator]:
+    found = [operator for operator, _ in recorder.calls["forward"]]
+    recorder.begin()
+    return found
+
+
+def _exchanges(program: Reduction, shown: int) -> Iterator[CodedExchange]:
+    """Run a program as if every rank had given the same as this one."""
+    answer: Sequence[Tensor] | None = None
+    with suppress(StopIteration):
+        while True:
+            asked = program.send(answer)
+            answer = None
+            if isinstance(asked, AllGather):
+                answer = [asked.vector] * shown
+            elif isinstance(asked, AllToAll):
+                answer = asked.vectors
+            yield exchange_of(asked)
+
+
+@lru_cache(maxsize=4096)
+def _message(codec: Codec, timed: Timed, layout: Layout, dtype: torch.dtype) -> tuple[int, float, float, int]:
+    (vector, context), _ = trace_function(
+        lambda: (
+            torch.empty(layout.elements, dtype=dtype),
+            Context(layout=layout, state=_state(codec, layout, dtype), round=STEADY),
+        )
+    )
+    message, encoding = trace_function(lambda: encode_once(codec, vector, context))
+    _, decoding = trace_function(lambda: codec.add(message, vector, context))
+    held = max((one.held for one in (*encoding, *decoding)), default=0)
+    encode, decode = (_seconds(Counter(found), timed) for found in (encoding, decoding))
+    return sum(one.nbytes for one in message), encode, decode, held
+
+
+def _state(codec: Codec, layout: Layout, dtype: torch.dtype) -> Mapping[str, Tensor]:
+    with torch.device("meta"):
+        state = CodecState(codec, layout, {}, dtype=dtype, device="meta")
+    return state.context(0, layout.elements, STEADY).state

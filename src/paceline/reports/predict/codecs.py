@@ -1,0 +1,81 @@
+"""Which codec pays, in a sentence, and the table behind it."""
+
+from collections.abc import Sequence
+
+from paceline.reports.predict.sentences import times
+from paceline.reports.text import aligned, counted, ms_digits
+from paceline.studies.predict.prediction import CodecComparison, CodecStep
+from paceline.units import show_bytes, show_rate, show_seconds
+
+NO_LOSS = 0.995
+"""From this factor on it is shown as 1.00x, which is not slower."""
+
+
+def codec_answers(comparisons: Sequence[CodecComparison]) -> list[str]:
+    """One a strategy: which codec is fastest there, and where each pays."""
+    several = len(comparisons) > 1
+    return [
+        f"Codecs{f' with {one.strategy}' if several else ''}: {'; '.join(_clauses(one))}."
+        for one in comparisons
+    ]
+
+
+def _clauses(comparison: CodecComparison) -> list[str]:
+    plain, *others = comparison.steps
+    first, *rest = sorted(others, key=lambda step: -step.gain)
+    there = show_rate(comparison.wire.bandwidth)
+    if comparison.pays_here(first):
+        less = f"{show_bytes(first.sent)} a step instead of {show_bytes(plain.sent)}"
+        clauses = [
+            f"{first.codec} is fastest, {times(first.gain)} as fast as {plain.codec} at {there}, for a worker sends "
+            f"{less}; it pays {paying(first)}"
+        ]
+    else:
+        clauses = [f"none pays at {there}", _clause(comparison, first)]
+    return clauses + [_clause(comparison, one) for one in rest]
+
+
+def _clause(comparison: CodecComparison, step: CodecStep) -> str:
+    if comparison.pays_here(step):
+        return f"{step.codec} gives {times(step.gain)} and pays {paying(step)}"
+    why = f"for encoding and decoding take {show_seconds(step.coding)} a step"
+    plain = comparison.steps[0]
+    if step.sent > plain.sent:
+        why = f"for a worker sends {show_bytes(step.sent)} a step instead of {show_bytes(plain.sent)}"
+    if step.gain >= NO_LOSS:
+        return f"{step.codec} gains nothing, and pays {paying(step)}"
+    return f"{step.codec} is slower ({times(step.gain)}), {why}; it pays {paying(step)}"
+
+
+def paying(step: CodecStep) -> str:
+    """At which bandwidths a codec pays."""
+    if step.below is not None:
+        return f"below {show_rate(step.below)}"
+    return "at any bandwidth" if step.pays == "always" else "at no bandwidth"
+
+
+def codec_lines(comparisons: Sequence[CodecComparison]) -> list[str]:
+    """The table with its title; times are in milliseconds."""
+    several = len(comparisons) > 1
+    digits = ms_digits(min(step.step for one in comparisons for step in one.steps))
+    titles = ["strategy", "codec", "sent a step", "coding ms", "step ms", "against identity", "pays below"]
+    rows = [[one.strategy, *_cells(step, digits)] for one in comparisons for step in one.steps]
+    skipped = 0 if several else 1
+    links = dict.fromkeys(show_rate(one.wire.bandwidth) for one in comparisons)
+    return [
+        f"Codecs, {counted(comparisons[0].workers, 'worker')}, at {' and '.join(links)}:",
+        "",
+        *aligned(titles[skipped:], [row[skipped:] for row in rows], left=("strategy", "codec")),
+    ]
+
+
+def _cells(step: CodecStep, digits: int) -> list[str]:
+    gain, below = times(step.gain), {"never": "never", "always": "at any", None: "-"}
+    return [
+        step.codec,
+        show_bytes(step.sent),
+        f"{1e3 * step.coding:,.{digits}f}" if step.coding else "-",
+        f"{1e3 * step.step:,.{digits}f}",
+        gain if step.gain >= NO_LOSS else f"{gain}: slower",
+        show_rate(step.below) if step.pays == "below" and step.below is not None else below[step.pays],
+    ]

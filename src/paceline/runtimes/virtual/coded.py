@@ -1,0 +1,124 @@
+"""A codec in virtual time: what its reductions cost and, where gradients are computed, the reductions themselves."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+
+from paceline.codecs.base import Codec, Reduction
+from paceline.codecs.reduction import Answers, Asked, NotFinite, exchange_all, run_together
+from paceline.collectives.traffic import Bucket, plan_buckets
+from paceline.costs.coding import CodedExchange, CodedReduction, exchange_of
+from paceline.costs.collectives import AllReduceCosts, add_traffic
+from paceline.runtimes.flat import CONTROL
+from paceline.runtimes.virtual.node import Node
+from paceline.runtimes.virtual.simulation import Simulation
+from paceline.runtimes.virtual.timeline import Transfers
+from paceline.strategies.effects import AllReduce, Broadcast, BucketedMean, Gradient
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CodedTransfers(Transfers):
+    """Parts of the flat vector that are reduced, and then, where there are weights, their exact sum."""
+
+    buckets: tuple[Bucket, ...] = ()
+    reductions: tuple[CodedReduction, ...] = ()
+
+
+class CodedCollectives:
+    """All workers reduce gradients, and the differences of parameters, by the programs of the run's codec."""
+
+    def __init__(self, simulation: Simulation, costs: AllReduceCosts) -> None:
+        self._simulation, self._costs = simulation, costs
+        self._transfers = cache(self._plan)
+        self._rounds = 0
+        """Of whole vectors."""
+
+    def buckets(self, node: Node, mean: BucketedMean) -> CodedTransfers:
+        return self._transfers(self._simulation.coding.at(node.me.clock), mean)
+
+    def whole(self, node: Node, effect: AllReduce | Broadcast) -> CodedTransfers | None:
+        """Of a whole gradient, or of the mean of whole parameters; None where the effect is carried out exactly."""
+        if isinstance(effect, Broadcast):
+            return None
+        me, mean = node.me, effect.op == "mean"
+        if not (effect.tensor is me.grad or (mean and effect.tensor is me.params)):
+            return None
+        return self._transfers(self._simulation.coding.at(self._rounds + 1), None, mean)
+
+    def _plan(self, codec: Codec, mean: BucketedMean | None, weighted: bool = True) -> CodedTransfers:
+        shape, coding, topology = self._simulation.shape, self._simulation.coding, self._simulation.topology
+        buckets = [Bucket(0, shape.size, range(len(shape.parameters)))]
+        if mean is not None:
+            buckets = plan_buckets(shape.parameters, shape.dtype.itemsize, mean.first_bucket, mean.bucket)
+        hides = mean is not None and topology.hides
+        parts = shape.filled(buckets) if hides else (1.0,) * len(buckets)
+        layouts = [shape.layout.between(one.start, one.stop) for one in buckets]
+        reductions = [coding.reduction(layout, shape.dtype, topology.count, codec) for layout in layouts]
+        # The sum of the weights waits for backward, as the last bucket does.
+        parts = parts if weighted else parts[:-1]
+        return self._priced(CodedTransfers((), (), parts, buckets=tuple(buckets)), reductions)
+
+    def _priced(self, transfers: CodedTransfers, reductions: Sequence[CodedReduction]) -> CodedTransfers:
+        costs, element = self._costs, self._simulation.shape.dtype.itemsize
+        prices, traffic = map(costs.price_coded, reductions), map(costs.traffic_coded, reductions)
+        exact = [CONTROL * element] if len(transfers.parts) == len(transfers.buckets) else []
+        return replace(
+            transfers,
+            prices=(*prices, *(costs.price(size, element) for size in exact)),
+            traffic=add_traffic([*traffic, *(costs.traffic(size, element) for size in exact)]),
+            computing=sum(one.coding for one in reductions),
+            reductions=tuple(reductions),
+        )
+
+    def reduce(self, workers: Sequence[Node], transfers: CodedTransfers) -> CodedTransfers:
+        """Reduce what the workers wait for, where it is computed; return the transfers, of which only data may tell."""
+        self._rounds += type(workers[0].waits_for) is AllReduce
+        if workers[0].compressor is None:
+            return transfers
+        found = [_run(workers, bucket) for bucket in transfers.buckets]
+        if not self._simulation.coding.codec.varies:
+            return transfers
+        pairs = zip(transfers.reductions, found, strict=True)
+        return self._priced(transfers, [replace(one, exchanges=tuple(these)) for one, these in pairs])
+
+
+@torch.no_grad()
+def _run(workers: Sequence[Node], bucket: Bucket) -> list[CodedExchange]:
+    """Reduce a bucket of all workers, in which a worker's weight is its share; return what each exchanges."""
+    gradient = type(workers[0].waits_for) is Gradient
+    weights = [worker.me.samples if gradient else worker.waits_for.weight for worker in workers]
+    programs = [
+        _refusing(worker, _program(worker, bucket, weight / sum(weights)))
+        for worker, weight in zip(workers, weights, strict=True)
+    ]
+    found: list[CodedExchange] = []
+
+    def exchange(asked: Asked) -> Answers:
+        assert asked[0] is not None
+        found.append(exchange_of(asked[0]))
+        return exchange_all(asked)
+
+    run_together(programs, exchange)
+    return found
+
+
+def _program(worker: Node, bucket: Bucket, share: float) -> Reduction:
+    me, compressor, effect = worker.me, worker.compressor, worker.waits_for
+    assert compressor is not None
+    if type(effect) is Gradient:
+        return compressor.reduce_gradient(bucket.start, bucket.stop, share)
+    if effect.tensor is me.params:
+        return compressor.reduce_params(share)
+    share = share if effect.op == "mean" else 1.0
+    me.grad.mul_(share)
+    return compressor.reduce_whole_gradient(share)
+
+
+def _refusing(worker: Node, program: Reduction) -> Reduction:
+    try:
+        yield from program
+    except NotFinite as error:
+        me = worker.me
+        raise worker.replica.diverged(f"on rank {me.rank} {error}", me.clock + 1) from error

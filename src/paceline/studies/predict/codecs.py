@@ -1,0 +1,83 @@
+"""Which codec pays: a step with each against one without, and the bandwidth below which it is the faster one."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from paceline.costs.coding import UNCODED
+from paceline.studies.predict.model import PacelineModel
+from paceline.studies.predict.prediction import (
+    CodecComparison,
+    CodecStep,
+    LimitingLink,
+    Pays,
+    PredictedStep,
+    Where,
+)
+from paceline.studies.predict.search import least_factor
+from paceline.studies.predict.setup import PERFECT, Setup, with_link, with_slower
+from paceline.studies.predict.step import predict_step, quick_seconds
+
+NONE = "identity"
+PAYS = 1.01
+"""A codec pays where a step is at least this many times as fast: less may be the simulation's own inaccuracy."""
+FAR = 1e6
+"""Links of at most this many times the bandwidth are tried, and of as many times less."""
+
+
+def compare_codecs(model: PacelineModel) -> Iterator[CodecComparison]:
+    """One a strategy, with the most workers asked for; none where nothing is encoded, or nothing sent."""
+    specs = [spec for spec in model.request.codecs if model.coding_by(spec).compresses]
+    workers = max(model.workers)
+    for strategy in model.strategies if specs else ():
+        plain = replace(model.setup(strategy, workers), coding=UNCODED)
+        if workers > 1 or plain.server_hosts:
+            coded = {spec: replace(plain, coding=model.coding_by(spec)) for spec in specs}
+            wire = model.deployment.wire(plain.cluster, model.bounds(plain).carrier)
+            steps = compare_steps(plain, coded, wire, model.step)
+            yield CodecComparison(strategy=strategy, workers=workers, wire=wire, steps=steps)
+
+
+def compare_steps(
+    plain: Setup,
+    coded: dict[str, Setup],
+    wire: LimitingLink,
+    step: Callable[[Setup], PredictedStep] = predict_step,
+) -> tuple[CodecStep, ...]:
+    """A step without a codec, then the same setup with each; ``wire`` is the link whose bandwidth is varied."""
+    without = step(plain)
+    found = [CodecStep(codec=NONE, sent=without.sent, coding=0.0, step=without.seconds, gain=1.0)]
+    for name, setup in coded.items():
+        encoded = step(setup)
+        gain = encoded.rate / without.rate
+        pays, factor = _pays(plain, setup, wire.where, now=gain >= PAYS)
+        found.append(
+            CodecStep(
+                codec=name,
+                sent=encoded.sent,
+                coding=max(0.0, _unhindered(setup) - _unhindered(plain)),
+                step=encoded.seconds,
+                gain=gain,
+                pays=pays,
+                below=None if factor is None else factor * wire.bandwidth,
+            )
+        )
+    return tuple(found)
+
+
+def _unhindered(setup: Setup) -> float:
+    return quick_seconds(with_slower(setup, transfers=PERFECT))
+
+
+def _pays(plain: Setup, coded: Setup, where: Where, *, now: bool) -> tuple[Pays, float | None]:
+    """Where a codec pays, by a factor on the bandwidth; ``now`` says whether it does at a factor of 1."""
+
+    def loses(factor: float) -> bool:
+        without, encoded = (quick_seconds(with_link(one, where, bandwidth=factor)) for one in (plain, coded))
+        return without < PAYS * encoded
+
+    if now:
+        factor = least_factor(loses, 1.0, FAR)
+        return ("always", None) if factor is None else ("below", factor)
+    if loses(1 / FAR):
+        return "never", None
+    return "below", least_factor(lambda factor: factor == 1.0 or loses(factor), 1 / FAR, 1.0)
