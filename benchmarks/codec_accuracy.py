@@ -43,7 +43,7 @@ def train(case: tuple[str, int, int]) -> tuple[float, float]:
     words += ["--seed", str(seed), "--evaluate-every", f"{epochs} epochs", "--json"]
     command = [sys.executable, "-m", "paceline", "simulate", *words]
     out = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
-    run = json.loads(out.stdout)["run"]
+    run = json.loads(out.stdout)["summary"]
     print(f"seed {seed}: {codec:32}{100 * run['final']['accuracy']:8.2f} %", file=sys.stderr)
     totals = run["totals"][0]
     return 100 * run["final"]["accuracy"], totals["step_sent"] / totals["steps"]
