@@ -1,5 +1,6 @@
 """One rank of torch's own PowerSGD hook on given gradients, over Gloo: ``powersgd_hook.py FOLDER RANK``."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -42,7 +43,8 @@ def main(folder, rank):
         found = powerSGD_hook(state, Bucket(gradients[rank].clone(), given["shapes"])).wait()
         results.append((found.clone(), state.error_dict[0].clone()))
     torch.save(results, folder / f"rank{rank}.pt")
-    dist.destroy_process_group()
+    dist.barrier()
+    os._exit(0)  # Gloo's threads, which run the hook's futures, may abort a process that ends in order
 
 
 if __name__ == "__main__":

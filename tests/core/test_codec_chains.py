@@ -97,6 +97,13 @@ def test_memory_is_set_of_the_first():
         build_codec("top-k+half:memory=error")
 
 
+def test_differences_of_models_have_neither_memory_nor_momentum():
+    assert build_codec("dgc:ratio=0.2+half").without_memory() == build_codec(
+        "top-k:ratio=0.2,memory=none+half"
+    )
+    assert build_codec("powersgd+half").without_memory() == build_codec("powersgd:memory=none+half")
+
+
 def test_links_are_told_from_signs_of_numbers():
     assert links("threshold:bound=1e+2") == ["threshold:bound=1e+2"]
     assert links("threshold:bound=1e+2+half") == ["threshold:bound=1e+2", "half"]

@@ -144,6 +144,15 @@ def test_threshold_sends_what_reaches_the_bound(bound, seed):
     assert reaching(vector, bound).tolist() == (vector.abs() >= bound).nonzero().view(-1).tolist()
 
 
+def test_the_bound_is_of_a_ranks_own_gradient():
+    """Else a bound that is right for two ranks would send nearly nothing of eight."""
+    gradient = draw_vector(200, 1)
+    for workers in (1, 2, 8):
+        ranks = Ranks("threshold:bound=2", Layout.of_vector(200), workers)
+        ranks.reduce([gradient] * workers)
+        torch.testing.assert_close(ranks.memories[0], gradient * (gradient.abs() < 2), atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize(("length", "count"), [(5, 2), (6, 5), (6, 3), (7, 0), (4, 4)])
 def test_every_set_of_random_indices_is_as_likely_as_another(length, count):
     """Else some parameters would be trained less than others."""

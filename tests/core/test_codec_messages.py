@@ -69,6 +69,13 @@ def test_what_is_not_finite_is_refused_before_anything_is_added(spec, bad):
                 codec.decode(tuple(wrong), context)
 
 
+def test_finite_elements_whose_sum_is_infinite_are_taken():
+    codec = build_codec("half:format=fp16")
+    context = context_of(codec, Layout.of_vector(4))
+    sent = codec.decode(codec.encode(torch.full((4,), 6e4), context), context)
+    torch.testing.assert_close(sent, torch.full((4,), 6e4))
+
+
 @pytest.mark.parametrize("spec", SPARSE)
 @pytest.mark.parametrize("wrong", [[-1], [-(2**31)], [66], [2**31 - 1], "twice", "descending"])
 def test_indices_that_are_out_of_range_or_repeated_are_refused(spec, wrong):

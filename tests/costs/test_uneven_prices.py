@@ -14,7 +14,7 @@ from paceline.collectives import SCHEDULES, build_schedule, find_schedule
 from paceline.costs import schedules
 from paceline.costs.collectives import AllReduceCosts
 from paceline.costs.message_simulation import simulate_messages
-from paceline.costs.schedules import ScheduleTimer
+from paceline.costs.schedules import ScheduleTimer, priced_as
 from paceline.costs.topology import Topology
 
 SIZES = (4_000, 800_000, 8_000_000)
@@ -78,7 +78,7 @@ def test_schedules_of_few_messages_cost_what_their_execution_takes(name: str, ki
             for size in SIZES[:2]:
                 found = costs.price(size, 4).seconds
                 # Among 15 ranks every pair is too many messages to simulate, and most rounds are timed as one.
-                within = 0.01 if name == "pairwise" and len(topology.workers) > 11 else 1e-9
+                within = 0.05 if name == "pairwise" and len(topology.workers) > 11 else 1e-9
                 assert found == pytest.approx(executed(name, topology, size), rel=within)
 
 
@@ -94,7 +94,7 @@ def test_schedules_of_many_messages_cost_what_their_execution_takes_in_nearly_al
     for kind, hosts in zip(KINDS, (19, 6, 19, 16, 10), strict=True):
         topology = uneven(kind, hosts)
         for name in sorted({*SCHEDULES} - {"ring"}):
-            timer = ScheduleTimer(find_schedule(name), topology.rows)
+            timer = ScheduleTimer(priced_as(name), topology.rows)
             for size in SIZES[:2]:
                 found = timer.seconds(size, 4, timer.schedule.segments(size))
                 errors.append(abs(found / executed(name, topology, size) - 1))

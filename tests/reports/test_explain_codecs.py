@@ -33,6 +33,8 @@ SPECS = (
     "dgc:clip=1,warmup=8",
     "threshold:bound=0",
     "powersgd:rank=1,memory=none",
+    "top-k:ratio=0.3+half",
+    "powersgd+half",
 )
 
 

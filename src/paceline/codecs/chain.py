@@ -49,6 +49,9 @@ class Chain(Codec):
     def at(self, round: int) -> "Chain":  # noqa: A002
         return replace(self, first=self.first.at(round))
 
+    def without_memory(self) -> "Chain":
+        return replace(self, first=self.first.without_memory(), memory="none")
+
     def initial_state(self, shape: tuple[int, ...], seed: int) -> dict[str, Tensor]:
         return self.first.initial_state(shape, seed)
 

@@ -62,7 +62,7 @@ class PowerSGD(Codec):
 
     def decode(self, message: Message, context: Context) -> Tensor:
         out = blank(message, context)
-        self.add(message, out, context)
+        self.write(message, out, context)
         return out
 
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:

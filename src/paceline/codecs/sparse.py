@@ -32,7 +32,7 @@ class Sparse(Codec):
 
     def decode(self, message: Message, context: Context) -> Tensor:
         out = blank(message, context)
-        self.add(message, out, context)
+        self.write(message, out, context)
         return out
 
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
@@ -94,6 +94,10 @@ class DGC(TopK):
             stages += 1
         return replace(self, ratio=max(self.ratio, 0.25 ** (1 + round * stages // self.warmup)), warmup=0)
 
+    def without_memory(self) -> Codec:
+        """Top-k alone: momentum is of gradients."""
+        return TopK(ratio=self.ratio, memory="none")
+
     def initial_state(self, shape: tuple[int, ...], seed: int) -> dict[str, Tensor]:  # noqa: ARG002
         return {"momentum": torch.zeros(prod(shape))}
 
@@ -122,14 +126,14 @@ class Threshold(Sparse):
     """Send the elements whose magnitude reaches a bound, and their indices (Strom, 2015)."""
 
     bound: NotNegative = 0.001
-    """The magnitude from which an element is sent; higher is fewer bytes and more error to feed back."""
+    """The magnitude from which an element of a rank's own gradient is sent; higher is fewer bytes and more error."""
     density: Ratio = 0.01
     """Fraction of the elements that is expected to reach the bound; predictions use it, since only data can tell."""
     varies: ClassVar[bool] = True
 
-    def encode(self, vector: Tensor, context: Context) -> Message:  # noqa: ARG002
+    def encode(self, vector: Tensor, context: Context) -> Message:
         if not vector.is_meta:
-            return self.message(vector, reaching(vector, self.bound))
+            return self.message(vector, reaching(vector, self.bound * context.share))
         # Only data can tell how many there are.
         many = kept(vector.numel(), self.density)
         return self.message(vector, (vector.abs() >= self.bound)[:many].long())
@@ -151,7 +155,7 @@ class RandomK(Codec):
 
     def decode(self, message: Message, context: Context) -> Tensor:
         out = blank(message, context)
-        self.add(message, out, context)
+        self.write(message, out, context)
         return out
 
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:

@@ -91,7 +91,7 @@ def explain_encoded(
         workers=workers,
         hosts=hosts,
         segments=request.segments,
-        about=(inspect.getdoc(type(codec)) or "").partition("\n")[0],
+        about=_about(spec),
         how=words.how(stages.kinds, sentences.about(request.schedule)[0]),
         opening=" ".join(
             filter(None, (_opening(workers, layout), note, words.HAVE_LEFT_OUT if stages.memories else ""))
@@ -119,6 +119,11 @@ def _for_few_values(spec: str) -> tuple[str, str]:
         shown := "+".join((specs.with_setting(first, CODECS, key, value), *rest)),
         f"The codec is {shown}: on so few values its usual {key} would show nothing.",
     )
+
+
+def _about(spec: str) -> str:
+    kinds = (type(build_codec(link)) for link in links(spec))
+    return " Of that, the floats: ".join((inspect.getdoc(kind) or "").partition("\n")[0] for kind in kinds)
 
 
 def _layout(codec: Codec, length: int) -> Layout:
