@@ -100,8 +100,8 @@ def picture(rows: Sequence[Mapping[str, Any]]) -> str:
     """Accuracy against bytes, on a logarithmic axis; a line from the lowest to the highest seed."""
     logs = [math.log10(row["sent"]) for row in rows]
     first, last = math.floor(min(logs)), math.ceil(max(logs))
-    floor = math.floor(min(row["low"] for row in rows)) - 1
-    ceiling = math.ceil(max(row["high"] for row in rows)) + 1
+    floor: int = math.floor(min(row["low"] for row in rows)) - 1
+    ceiling: int = math.ceil(max(row["high"] for row in rows)) + 1
 
     def x(sent: float) -> float:
         return LEFT + (math.log10(sent) - first) / (last - first) * (WIDTH - LEFT - RIGHT)

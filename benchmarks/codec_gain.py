@@ -20,10 +20,11 @@ from _shaped import run_apart, run_here
 from paceline.clusters.cluster import Device
 from paceline.clusters.profile import Profile
 from paceline.costs.recorded import usual_pace
+from paceline.jobs.build import traceable_of_job
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_run
 from paceline.studies.predict import PredictRequest
-from paceline.studies.predict.compute import BatchTraces, NominalDevice, by_run, traceable_of_job
+from paceline.studies.predict.compute import BatchTraces, NominalDevice, by_run
 from paceline.studies.predict.deployment import Deployment
 from paceline.studies.predict.model import PacelineModel
 from predict_profiled import Cell, find_profile, job_trace, layout_of, mean_of, train_alone, words
@@ -83,7 +84,7 @@ def compare(cells: Sequence[Cell], runs: Path, kept: Path | None) -> Iterator[di
         coded = {codec: measure(cell, codec, expected[codec], runs) for codec in CODECS}
         plain = statistics.fmean((before, measure(cell, "identity", expected["identity"], runs)))
         for codec, seconds in coded.items():
-            row = {
+            row: dict[str, Any] = {
                 "cell": str(cell),
                 "codec": codec,
                 "predicted": expected["identity"] / expected[codec],
