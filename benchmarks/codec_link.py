@@ -30,11 +30,9 @@ from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
 from paceline.records.summary import read_summary
 
-JOB = {
-    "data": "synthetic:shape=3x32x32,train=2000",
-    "model": "resnet18",
-    "optimizer": "sgd:lr=0.01,momentum=0.9",
-}
+JOB = JobSpec(
+    data="synthetic:shape=3x32x32,train=2000", model="resnet18", optimizer="sgd:lr=0.01,momentum=0.9"
+)
 BATCH = 8
 LEAST = {"half": 1.8, "int8": 3.0, "top-k:ratio=0.01": 8.0, "powersgd:rank=4": 8.0}
 """Codec to the least gain over identity."""
@@ -48,7 +46,7 @@ USUAL_STEPS = 20
 
 def ours(codec: str, rate: str, runs: Path) -> tuple[float, float]:
     """Seconds of a usual step, and bytes that a worker sends in one."""
-    words = [word for name, value in JOB.items() for word in (f"--{name}", value)]
+    words = ["--data", JOB.data, "--model", JOB.model, "--optimizer", JOB.optimizer]
     words += ["--batch-size", str(BATCH), "--codec", codec]
     words += ["--iterations", str(STEPS.get(codec, USUAL_STEPS))]
     words += ["--evaluate-every", "never", "--checkpoint-every", "never"]
@@ -66,7 +64,7 @@ def train_ddp(side: str) -> None:
     """One worker, as ``spread`` starts it; rank 0 prints the median step in seconds."""
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    job = build_job(JobSpec(**JOB))
+    job = build_job(JOB)
     inputs = job.train.take(torch.arange(STEPS.get(side, USUAL_STEPS) * BATCH))
     dist.init_process_group("gloo")
     model = DistributedDataParallel(job.model())

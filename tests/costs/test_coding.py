@@ -20,6 +20,7 @@ from paceline.costs.topology import Topology
 from paceline.costs.trace.meta import RULES, meta_result
 from paceline.costs.trace.recorder import OperatorRecorder
 from paceline.costs.trace.trace import without_values
+from paceline.runtimes.virtual.served_coding import served_coding
 
 LAYOUT = Layout(("a", "b", "c", "d"), ((512, 256), (512,), (1000, 512), (1000,)))
 SIZE = 4 * LAYOUT.elements
@@ -128,9 +129,10 @@ def test_any_vector_among_any_number_of_workers_has_a_price(spec, elements, work
     ],
 )
 def test_the_bytes_of_a_whole_model_are_the_codecs(spec, ratio) -> None:
-    message = CodecCosts(codec=build_codec(spec)).message(LAYOUT, torch.float32)
-    assert message.size == message_bytes(build_codec(spec), LAYOUT, torch.float32)
-    assert message.size == pytest.approx(ratio * SIZE, rel=0.02)
+    coding = CodecCosts(codec=build_codec(spec))
+    for message in served_coding(coding, LAYOUT, torch.float32, servers=1)[0]:
+        assert message.size == message_bytes(build_codec(spec), LAYOUT, torch.float32)
+        assert message.size == pytest.approx(ratio * SIZE, rel=0.02)
 
 
 def test_powersgd_sees_the_matrices() -> None:
@@ -139,11 +141,22 @@ def test_powersgd_sees_the_matrices() -> None:
     assert second == ("sum", 4 * 4 * (256 + 512), 4)
 
 
-def test_encoding_takes_at_least_reading_the_gradient_and_more_where_more_is_done() -> None:
-    # Half reads 4 bytes an element and writes 2; int8 goes over them several times.
-    half, int8 = (CodecCosts(codec=build_codec(spec), timed=MemoryRate(1.0)) for spec in ("half", "int8"))
-    assert half.message(LAYOUT, torch.float32).encode == pytest.approx(1.5 * SIZE)
-    assert int8.message(LAYOUT, torch.float32).encode > 4 * SIZE
+def test_messages_to_servers_and_back_take_what_their_two_ends_do() -> None:
+    # Besides what half does itself, a worker copies its gradient, and a server subtracts what the worker has.
+    half, int8, halved = (
+        served_coding(
+            CodecCosts(codec=build_codec(spec), timed=MemoryRate(1.0), scale=scale), LAYOUT, torch.float32, 2
+        )
+        for spec, scale in (("half", 1.0), ("int8", 1.0), ("int8", 0.5))
+    )
+    for slower, faster in ((int8, half), (int8, halved)):
+        assert all(
+            one.encode > other.encode and one.decode > other.decode
+            for both, others in zip(slower, faster, strict=True)
+            for one, other in zip(both, others, strict=True)
+        )
+    (first, second) = half
+    assert first.push.encode + second.push.encode == pytest.approx(3.5 * SIZE)
 
 
 def test_a_sparse_message_is_added_without_reading_the_whole_vector() -> None:

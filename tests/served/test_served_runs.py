@@ -14,14 +14,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from command import local_rank, run_json, run_paceline, start_python
 from paceline.cli.main import main
+from paceline.jobs.build import build_job
+from paceline.jobs.spec import JobSpec
 from paceline.records.files import from_document
 from paceline.records.folder import RunFolder
 from paceline.records.servers import ServerTotals
 from paceline.records.tensors import read_tensors
 from paceline.runtimes.live.failures import complete_steps, newest_safe
+from paceline.runtimes.live.secret import Secret
+from paceline.runtimes.live.wire.messages import Goodbye, Hello, RequestRank, Welcome
+from paceline.runtimes.live.wire.shared_flat import SharedFlat
+from paceline.runtimes.live.worker.server_comm import ServerClient
+from paceline.strategies.messages import Push
 
 PATIENCE = 60.0
 
@@ -108,10 +116,10 @@ def annoy(folder: RunFolder) -> None:
             stranger.sendall(one)
 
 
-def test_strangers_and_a_death_do_not_end_a_run(tmp_path, start):
-    run = start(
-        "train", "--strategy", "ssp:staleness=3", "--epochs", "100000", "--evaluate-every", "2 epochs"
-    )
+@pytest.mark.parametrize("codec", ["identity", "int8"])
+def test_strangers_and_a_death_do_not_end_a_run(tmp_path, start, codec):
+    every = ("--epochs", "100000", "--evaluate-every", "2 epochs")
+    run = start("train", "--strategy", "ssp:staleness=3", "--codec", codec, *every)
     folder = folder_of(tmp_path, run)
     annoy(folder)
     assert {name.partition("-")[0] for name in shared_memory(pid_of(folder, 1))} == {"/memfd:paceline"}, (
@@ -133,9 +141,36 @@ def test_strangers_and_a_death_do_not_end_a_run(tmp_path, start):
     assert "the run goes on with the others" in run.text
 
 
-def test_a_worker_that_joined_may_leave_again(tmp_path, start):
+def test_bytes_that_no_encoder_makes_are_counted_and_survived(tmp_path, start):
+    """From a member that has the secret: of the right length, with indices that lie outside of the parameters."""
+    run = start("train", "--strategy", "async", "--codec", "top-k", "--epochs", "100000", "--workers", "1")
+    folder = folder_of(tmp_path, run)
+    document = json.loads(folder.join.read_text())
+    secret, endpoint = Secret.read(Path(document["secret"])), document["endpoint"]
+    elements = sum(one.numel() for one in build_job(JobSpec()).model().parameters())
+    with ServerClient(secret, [endpoint], SharedFlat(), patience=5) as member:
+        member.send(0, RequestRank())
+        rank = member.wait_for(Welcome).message.rank
+        member.send(0, Hello(rank))
+        member.wait_for(Welcome)
+        raw = torch.full((8 * round(elements * 0.01),), 255, dtype=torch.uint8)
+        for _ in range(3):
+            member.send(0, Push(raw, 0, 0, 8))
+        member.send(0, Push(raw[:-1], 0, 0, 8))
+        member.send(0, Goodbye(rank, 0, "left"))
+    seen = rows(folder)
+    wait_until(lambda: rows(folder) > seen + 2, run, "training after the attack")
+    assert run.stop() == 130
+    (server,) = json.loads(folder.summary.read_text())["servers"]
+    assert server["refused"] == {"corrupt": 3, "wrong length": 1}
+    assert "refused" in run.text
+
+
+@pytest.mark.parametrize("codec", ["identity", "top-k"])
+def test_a_worker_that_joined_may_leave_again(tmp_path, start, codec):
     """Also where it comes to one that was alone: from then on there are two to meet."""
-    run = start("train", "--strategy", "async", "--workers", "1", "--epochs", "100000", "--servers", "2")
+    options = ("--workers", "1", "--epochs", "100000", "--servers", "2", "--codec", codec)
+    run = start("train", "--strategy", "async", *options)
     folder = folder_of(tmp_path, run)
     newcomer = start("train", "--join", str(folder.path))
     wait_until(lambda: "joined" in newcomer.text and folder.events(1).exists(), run, "the newcomer's joining")
@@ -163,8 +198,9 @@ def test_the_first_worker_may_die_too(tmp_path, start):
     assert folder.model.exists()
 
 
-def test_a_killed_server_ends_the_run_and_the_run_resumes(tmp_path, start):
-    run = start("train", "--strategy", "ps", "--epochs", "100000")
+@pytest.mark.parametrize("codec", ["identity", "top-k"])
+def test_a_killed_server_ends_the_run_and_the_run_resumes(tmp_path, start, codec):
+    run = start("train", "--strategy", "ps", "--epochs", "100000", "--codec", codec)
     folder = folder_of(tmp_path, run)
     wait_until(lambda: rows(folder) > 3, run, "some epochs")
     os.kill(server_pid(run.process.pid), signal.SIGKILL)
@@ -181,7 +217,7 @@ def test_a_killed_server_ends_the_run_and_the_run_resumes(tmp_path, start):
     document = json.loads(run_paceline(*resume, "--epochs", epochs, "--json", cwd=tmp_path).stdout)
     assert document["run"]["first_step"] == saved
     resumed = read_tensors(folder.model)
-    through = run_json("simulate", "--strategy", "ps", "--epochs", epochs, cwd=tmp_path)
+    through = run_json("simulate", "--strategy", "ps", "--epochs", epochs, "--codec", codec, cwd=tmp_path)
     straight = read_tensors(tmp_path / through["run"]["folder"] / "model.safetensors")
     assert all((resumed[name] == straight[name]).all() for name in straight), "a resumed server differs"
 

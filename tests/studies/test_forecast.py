@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 import pytest
 
 from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.codecs.base import Codec
 from paceline.codecs.quantised import Half
 from paceline.costs.collectives import AllReduceCosts, through_server
 from paceline.costs.topology import Topology
@@ -178,6 +177,3 @@ def test_what_cannot_be_predicted_is_said_and_is_no_error(tmp_path):
     assert "\n" not in expectation.before
     assert expectation.after(summary_of(1.0)) == ""
     assert not RunFolder(tmp_path).prediction.exists()
-
-
-assert issubclass(Unpredictable, Codec)

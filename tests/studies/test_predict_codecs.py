@@ -11,6 +11,7 @@ from paceline.codecs import CODECS, build_codec
 from paceline.codecs.base import Layout
 from paceline.collectives import SCHEDULES
 from paceline.costs.coding import UNCODED, CodecCosts, MemoryRate
+from paceline.runtimes.virtual.served_coding import served_coding
 from paceline.studies.predict.approximation import approximate_bounded
 from paceline.studies.predict.simulation import by_events, by_groups
 from paceline.studies.predict.step import find_bounds, predict_step
@@ -30,20 +31,42 @@ def coded(workers, strategy, spec, rate=0.0, **changes):
 
 
 @pytest.mark.parametrize("spec", ["half", "int8", "top-k", "threshold", "powersgd"])
-@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd:period=3", "ps"])
+@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd:period=3"])
 def test_the_closed_path_equals_events_with_a_codec_too(strategy, spec):
     for workers in (1, 2, 5, 12):
         setup = coded(workers, strategy, spec, 1e11)
         assert_equal(by_groups(setup), by_events(setup))
 
 
-def test_workers_that_do_not_wait_push_less_and_get_the_whole_model():
+def test_with_servers_both_ways_are_shorter():
     plain, half = (coded(64, "async", spec) for spec in ("identity", "half"))
-    # The server's link out carries the whole models and is busy all the time: gradients of half the size do not help.
-    assert approximate_bounded(half).rate == pytest.approx(approximate_bounded(plain).rate, rel=0.02)
+    # The server's link is busy all the time; one worker is on its host, and does not use it.
+    assert approximate_bounded(half).rate == pytest.approx(1.8 * approximate_bounded(plain).rate, rel=0.02)
     few = coded(1, "async", "half"), coded(1, "async", "identity")
     gain = predict_step(few[1]).seconds - predict_step(few[0]).seconds
-    assert gain == pytest.approx(0.5 * VECTOR / 4e9, rel=0.05), "half of one push through memory"
+    assert gain == pytest.approx(VECTOR / 4e9, rel=0.05), "half of a push and of a model through memory"
+
+
+@pytest.mark.parametrize("link", [SLOW, Link(bandwidth=1.25e9, latency=5e-5)])
+@pytest.mark.parametrize("rate", [2e9, 1e11])
+def test_servers_that_encode_for_many_workers_are_approximated(rate, link):
+    """Rounds in which the links, the servers or the workers take longest."""
+    for spec in ("half", "top-k"):
+        for workers, servers, jitter in ((24, 1, 0.0), (16, 2, 0.2)):
+            setup = coded(workers, "ps", spec, rate, servers=servers, link=link, jitter=jitter)
+            assert approximate_bounded(setup).seconds == pytest.approx(by_events(setup).seconds, rel=0.15)
+
+
+def test_a_server_has_to_decode_and_to_encode_for_every_worker():
+    one = coded(1, "ps", "int8", 1e9)
+    both = served_coding(one.coding, MATRICES.layout, MATRICES.dtype, servers=1)[0]
+    server = both.push.decode + both.model.encode
+    assert predict_step(coded(100, "async", "int8", 1e9)).seconds >= 100 * server
+    assert find_bounds(coded(100, "async", "int8", 1e9)).bound == "codec"
+    assert (
+        predict_step(coded(2, "ps", "int8", 1e9, servers=2)).seconds
+        < predict_step(coded(2, "ps", "int8", 1e9)).seconds
+    ), "two servers share the work"
 
 
 def test_what_is_gathered_loses_among_many_workers_and_what_is_scattered_does_not():

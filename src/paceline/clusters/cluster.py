@@ -265,11 +265,11 @@ class Cluster:
             place -= group.count
         raise IndexError(place)
 
-    def encrypted(self, servers: Sequence[int]) -> Self:
+    def encrypted(self, servers: Sequence[int], *, inside: bool = False) -> Self:
         """The links as messages to servers on these hosts find them: no faster than both ends encrypt.
 
         A message is encrypted record by record while the one before is sent, so the slower of both counts. Each worker
-        and each server encrypts on a core of its own.
+        and each server encrypts on a core of its own. With ``inside``, messages within a host are encrypted too.
         """
         if not self.cipher:
             return self
@@ -277,10 +277,10 @@ class Cluster:
         placed = Counter(apart.group_at(place) for place in servers)
         groups = []
         for index, group in enumerate(apart.groups):
-            host, link = group.host, group.host.link
+            host = group.host
             most = max(host.workers, placed[index], 1) * self.cipher
-            slower = replace(link, bandwidth=min(link.bandwidth, most))
-            groups.append(replace(group, host=replace(host, link=slower)))
+            within = _at_most(host.inside, most) if inside else host.inside
+            groups.append(replace(group, host=replace(host, link=_at_most(host.link, most), inside=within)))
         return replace(self, groups=tuple(groups))
 
     def __str__(self) -> str:
@@ -288,6 +288,10 @@ class Cluster:
         link = links.pop() if len(links) == 1 else "several links"
         many = "s" if self.host_count > 1 else ""
         return f"{self.host_count} host{many}, {self.workers} workers, {link}"
+
+
+def _at_most(link: Link, bandwidth: float) -> Link:
+    return replace(link, bandwidth=min(link.bandwidth, bandwidth))
 
 
 def _grouped(hosts: Iterable[Host]) -> tuple[HostGroup, ...]:

@@ -9,9 +9,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import STEADY as STEADY
-from paceline.codecs.base import Codec, Context, Identity, Layout, message_kinds
-from paceline.codecs.reduction import AllGather, AllToAll, Sum, asked_alone, encode_once, reduce
+from paceline.codecs.base import STEADY, Codec, Context, Identity, Layout, message_kinds
+from paceline.codecs.reduction import AllGather, AllToAll, Sum, asked_alone, reduce
 from paceline.codecs.state import CodecState
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.recorder import HeldMemory, OperatorRecorder
@@ -108,11 +107,6 @@ class CodecCosts:
         exchanges, seconds, held = _reduction(codec or self.codec, self.timed, layout, dtype, workers)
         return CodedReduction(exchanges, tuple(self.scale * one for one in seconds), held)
 
-    def message(self, layout: Layout, dtype: torch.dtype, codec: Codec | None = None) -> CodedMessage:
-        """Of a part of the vector, to a server."""
-        size, encode, decode, held = _message(codec or self.codec, self.timed, layout, dtype)
-        return CodedMessage(size, self.scale * encode, self.scale * decode, held)
-
     def state_bytes(self, layout: Layout, dtype: torch.dtype) -> int:
         """What a worker keeps from round to round."""
         # Outside of a trace torch would import its compiler.
@@ -199,21 +193,6 @@ def _taken(recorder: OperatorRecorder) -> list[Operator]:
     found = [operator for operator, _ in recorder.calls["forward"]]
     recorder.begin()
     return found
-
-
-@lru_cache(maxsize=4096)
-def _message(codec: Codec, timed: Timed, layout: Layout, dtype: torch.dtype) -> tuple[int, float, float, int]:
-    (vector, context), _ = trace_function(
-        lambda: (
-            torch.empty(layout.elements, dtype=dtype),
-            Context(layout=layout, state=_state(codec, layout, dtype), round=STEADY),
-        )
-    )
-    message, encoding = trace_function(lambda: encode_once(codec, vector, context))
-    _, decoding = trace_function(lambda: codec.add(message, vector, context))
-    held = max((one.held for one in (*encoding, *decoding)), default=0)
-    encode, decode = (_seconds(Counter(found), timed) for found in (encoding, decoding))
-    return sum(one.nbytes for one in message), encode, decode, held
 
 
 def _state(codec: Codec, layout: Layout, dtype: torch.dtype) -> Mapping[str, Tensor]:

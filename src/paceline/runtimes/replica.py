@@ -17,6 +17,7 @@ from paceline.jobs.job import Job, StepDefinition
 from paceline.jobs.optimizers import has_momentum, takes_vector
 from paceline.jobs.sharding import Shards, scoring_batches
 from paceline.jobs.step import NO_HOOKS, StepHooks
+from paceline.runtimes.compression import layout_of
 from paceline.runtimes.flat import Flat, FlatModel, ScheduledOptimizer, Zeros, own_memory
 from paceline.runtimes.loading import Request, load
 from paceline.runtimes.randomness import AllStreams, State, TorchStream, undisturbed
@@ -214,7 +215,10 @@ class ParameterShard:
     """
 
     def __init__(self, job: Job, rank: int, servers: int, seed: int, device: torch.device) -> None:
-        flat = Flat(first_model(job, seed, device).parameters())
+        model = first_model(job, seed, device)
+        self.layout = layout_of(model)
+        """Of all servers' parts together."""
+        flat = Flat(model.parameters())
         if servers > 1:
             flat = Flat([nn.Parameter(server_slices(flat.params, servers)[rank])])
         self.params, self.grad = flat.params, flat.grad

@@ -11,6 +11,7 @@ from paceline.records.servers import ServerTotals
 from paceline.records.spans import KINDS, Span, StepRecord, TimeLedger
 from paceline.runtimes.compression import Compressor
 from paceline.runtimes.envelope import Envelope
+from paceline.runtimes.served_compression import PlainMessages
 from paceline.runtimes.session import Ending, Session
 from paceline.runtimes.virtual.timeline import Interval
 from paceline.strategies.effects import AllReduce, Broadcast, BucketedMean, Gradient, Peer, Program, Receive
@@ -106,6 +107,8 @@ class Node:
     program: Program
     replica: Any = None
     """The Replica or ParameterShard that computes; None where only time is simulated."""
+    messages: PlainMessages = field(default_factory=PlainMessages)
+    """How what it sends is encoded, and what it receives decoded."""
     compressor: Compressor | None = None
     """Of a worker that computes, where a codec is in use and workers reduce among themselves."""
     session: Session | None = None

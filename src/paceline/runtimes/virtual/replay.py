@@ -25,7 +25,7 @@ from paceline.runtimes.virtual.simulate import execute
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.runtimes.virtual.transport import SimulatedTransport
 from paceline.strategies.effects import Gradient, Peer, Program, Receive, Send
-from paceline.strategies.messages import Leave, message_bytes
+from paceline.strategies.messages import Leave
 
 INSTANT = Link(bandwidth=1e18, latency=0.0)
 
@@ -133,7 +133,7 @@ class ReplayTransport(SimulatedTransport):
 
     def send(self, node: Node, effect: Send) -> bool:
         """A worker's message is kept until its turn; a server's arrives at once."""
-        target, envelope = self._address(node, effect, message_bytes(effect.message))
+        target, envelope = self._address(node, effect)
         if node.session is None:
             if node.peer.rank == 0:
                 self._collectives.admit(target)
@@ -217,7 +217,10 @@ class ReplayTransport(SimulatedTransport):
         if isinstance(entry, Received):
             leaves = entry.kind == "Leave"
             message = Leave(entry.clock) if leaves else log.unread[entry.worker].popleft()
-            server.answer = (Peer("worker", entry.worker), message)
+            server.answer = (
+                Peer("worker", entry.worker),
+                server.messages.decoded(entry.worker, message),
+            )
 
     def _begin_anew(self, server: Node, log: ReplayLog) -> None:
         """The run was stopped here and resumed: the server's program began anew, with no worker."""

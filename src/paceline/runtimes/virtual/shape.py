@@ -1,17 +1,18 @@
 """What a job weighs, without its weights, and tensors that only have a size."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from itertools import accumulate
 from math import prod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Layout
+from paceline.codecs.base import Codec, Context, Identity, Layout, Message, message_bytes
 from paceline.collectives.traffic import Bucket
+from paceline.costs.trace.trace import trace_function
 from paceline.jobs.job import Job
 from paceline.runtimes.compression import layout_of
 
@@ -83,6 +84,12 @@ class SizeOnlyTensor(Tensor):
 
     add_ = sub_ = mul_ = div_ = zero_ = copy_ = _unchanged
 
+    def __sub__(self, _: Any) -> Tensor:
+        return self.clone()
+
+    def new_zeros(self, *_: Any, **__: Any) -> Tensor:
+        return self.clone()
+
     def clone(self, *_: Any, **__: Any) -> Tensor:
         """Another object: what is sent is told apart by identity."""
         return sizes_only(self.numel(), self.dtype)
@@ -99,3 +106,38 @@ def sizes_only(elements: int, dtype: torch.dtype = torch.float32) -> Tensor:
 def _split(elements: int, dtype: torch.dtype, sections: int) -> tuple[Tensor, ...]:
     split = torch.empty(elements, device="meta").tensor_split(sections)
     return tuple(sizes_only(part.numel(), dtype) for part in split)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeOnlyCodec(Codec):
+    """Stands for a codec where nothing is computed: its messages only have a size."""
+
+    codec: Codec
+    by_round: bool = True
+    """Whether it is as it is in each round, or as after all warm-ups."""
+    memory: Literal["error", "none"] = "none"
+
+    def encode(self, vector: Tensor, context: Context) -> Message:
+        return (sizes_only(_message_bytes(self.codec, context.layout, vector.dtype), torch.uint8),)
+
+    def decode(self, message: Message, context: Context) -> Tensor:
+        return sizes_only(context.layout.elements, message[0].dtype)
+
+    def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
+        pass
+
+    def at(self, round: int) -> Codec:  # noqa: A002
+        return replace(self, codec=self.codec.at(round)) if self.by_round else self
+
+    def without_memory(self) -> Codec:
+        return self
+
+
+@lru_cache(maxsize=1024)
+def _message_bytes(codec: Codec, layout: Layout, dtype: torch.dtype) -> int:
+    # Outside of a trace torch would import its compiler.
+    return trace_function(lambda: message_bytes(codec, layout, dtype))[0]
+
+
+def sized(codec: Codec, *, by_round: bool) -> Codec:
+    return codec if isinstance(codec, Identity) else SizeOnlyCodec(codec=codec, by_round=by_round)

@@ -3,14 +3,13 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import accumulate, pairwise
+from functools import cache, partial
 from math import inf
 
 import torch
 
 from paceline.clusters.cluster import Cluster
-from paceline.costs.coding import CodecCosts, CodedMessage, MemoryRate
+from paceline.costs.coding import CodecCosts, MemoryRate
 from paceline.costs.network import FlowNetwork
 from paceline.costs.stated import StatedCosts
 from paceline.costs.topology import Topology
@@ -22,13 +21,16 @@ from paceline.records.summary import Observer, Summary
 from paceline.runtimes.compression import Compressor
 from paceline.runtimes.prepare import Prepared, check_strategy
 from paceline.runtimes.replica import ParameterShard, Replica
+from paceline.runtimes.served_compression import server_messages, worker_messages
 from paceline.runtimes.session import Position, Session
 from paceline.runtimes.virtual.node import Node, StepLedger
 from paceline.runtimes.virtual.recording import SimulationRecorder
-from paceline.runtimes.virtual.shape import JobShape, sizes_only
+from paceline.runtimes.virtual.served_coding import served_coding
+from paceline.runtimes.virtual.shape import JobShape, sized, sizes_only
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.strategies.base import Server, SyncPoint, Worker, server_slices
 from paceline.strategies.effects import Peer, Program
+from paceline.strategies.messages import Model, Push
 
 CPU = torch.device("cpu")
 NEAR = 1e-6
@@ -78,22 +80,29 @@ class Simulation:
         )
         # All workers wait for the slowest.
         self.coding = replace(coding, scale=coding.scale / min(costs.speeds))
-        self.pushes = coded_pushes(self.coding, self.shape, prepared.servers)
-        """What a gradient for each server becomes; empty where it is sent as it is."""
+        self._served_coding = cache(
+            partial(served_coding, coding, self.shape.layout, self.shape.dtype, prepared.servers)
+        )
         self._name, self._transport = name or self.shape.name, transport or str(cluster)
         self._program = program
         if server_groups is not None:
             self.topology = Topology(cluster, by_group=True)
         else:
             server_groups = cluster.place_servers(prepared.servers)
-            # Messages to servers on other hosts are encrypted.
-            self.topology = Topology(cluster.encrypted(server_groups) if prepared.servers else cluster)
+            # Messages to servers on other hosts are encrypted, and all that a codec makes.
+            inside = prepared.compresses
+            self.topology = Topology(
+                cluster.encrypted(server_groups, inside=inside) if prepared.servers else cluster
+            )
         # A worker that joined late has batches of its own.
         self.steady = costs.steady and len(self.topology.workers) == prepared.settings.workers
         self._job = (
             replace(prepared.job, loader_workers=0) if gradients and isinstance(prepared.job, Job) else None
         )
         """What is computed; None where only time is simulated."""
+        self._coded = prepared
+        if not self._job:
+            self._coded = replace(prepared, codec=sized(prepared.codec, by_round=coding.by_round))
         self._vector, self._grad = (sizes_only(self.shape.size, self.shape.dtype) for _ in range(2))
         self._buffers = sizes_only(self.shape.buffers)
         self._rows: list[MetricsRow] = []
@@ -137,6 +146,7 @@ class Simulation:
             host=place,
             me=me,
             replica=replica,
+            messages=worker_messages(self._coded, me, self.shape.layout),
             compressor=compressor,
             program=self._program(session),
             session=session,
@@ -160,7 +170,18 @@ class Simulation:
             part, grad = shard.params, shard.grad
         me = Server(rank, servers, part, grad, initial_workers=self._initial_workers)
         program = self.prepared.strategy.server(me)
-        return Node(peer=Peer("server", rank), host=host, me=me, replica=shard, program=program)
+        messages = server_messages(self._coded, me, self.shape.layout)
+        return Node(
+            peer=Peer("server", rank), host=host, me=me, replica=shard, messages=messages, program=program
+        )
+
+    def coding_seconds(self, node: Node, server: int, message: Push | Model, *, encodes: bool) -> float:
+        """What an end of an encoded message takes: of a worker on its device, or of a server on one of speed 1."""
+        number = message.clock if isinstance(message, Push) else message.version
+        costs = self._served_coding(self.coding.at(number))[server]
+        cost = costs.push if isinstance(message, Push) else costs.model
+        seconds = cost.encode if encodes else cost.decode
+        return seconds if node.session is None else seconds / self.costs.speeds[node.peer.rank]
 
     def _report(self, row: MetricsRow) -> None:
         """Every worker at a sync point reports the same row; it is passed on once."""
@@ -206,15 +227,6 @@ class Simulation:
             step = max(worker.me.clock for worker in self.workers)
             raise RunFailed(f"no worker is left: all {len(endings)} died, the last at step {step}")
         return next((ending for ending in endings if ending not in (None, "left")), None) or "budget"
-
-
-def coded_pushes(coding: CodecCosts, shape: JobShape, servers: int) -> tuple[CodedMessage, ...]:
-    if not coding.compresses or not servers:
-        return ()
-    slices = server_slices(sizes_only(shape.size, shape.dtype), servers)
-    bounds = [0, *accumulate(one.numel() for one in slices)]
-    parts = [shape.layout.between(start, stop) for start, stop in pairwise(bounds)]
-    return tuple(coding.message(part, shape.dtype) for part in parts)
 
 
 def check(prepared: Prepared[Job | JobShape], cluster: Cluster, gradients: bool, horizon: float) -> None:

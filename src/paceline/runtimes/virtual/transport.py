@@ -7,14 +7,16 @@ from typing import Any
 
 from torch import Tensor
 
+from paceline.codecs.reduction import NotFinite
 from paceline.errors import RunFailed
 from paceline.records.servers import Entry, Received, Ticked
 from paceline.runtimes.envelope import Envelope
+from paceline.runtimes.served_compression import is_encoded
 from paceline.runtimes.virtual.collectives import VirtualCollectives
 from paceline.runtimes.virtual.node import COMMUNICATE, WAIT, Node, explain_deadlock
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.strategies.effects import Peer, Receive, Send
-from paceline.strategies.messages import Leave, Push, message_bytes
+from paceline.strategies.messages import Leave, Model, Push, message_bytes
 
 QUIET = 8
 """Ticks of each server in which nothing else happens or is scheduled, before a run counts as stuck."""
@@ -48,21 +50,31 @@ class SimulatedTransport:
             self._simulation.recorder.served(node.peer.rank, entry)
 
     def send(self, node: Node, effect: Send) -> bool:
-        size, delay = message_bytes(effect.message), 0.0
-        if isinstance(effect.message, Push) and self._simulation.pushes:
-            coded = self._simulation.pushes[effect.to.rank]
-            size += coded.size - effect.message.grad.nbytes
-            delay = coded.encode + coded.decode
-        target, envelope = self._address(node, effect, size)
-        self._timeline.at(node.me.now + delay, partial(self._depart, node, target, envelope))
+        target, envelope = self._address(node, effect)
+        self._spend_coding(node, effect.to if node.session else node.peer, envelope.message, encodes=True)
+        self._timeline.at(node.me.now, partial(self._depart, node, target, envelope))
         return True
 
-    def _address(self, node: Node, effect: Send, size: int) -> tuple[Node, Envelope]:
+    def _spend_coding(self, node: Node, server: Peer, message: Any, *, encodes: bool) -> None:
+        """A node encodes or decodes what is encoded of a message, and cannot do anything else meanwhile."""
+        if not isinstance(message, Push | Model) or not is_encoded(message):
+            return
+        seconds = self._simulation.coding_seconds(node, server.rank, message, encodes=encodes)
+        node.ledger.span(COMMUNICATE, node.me.now, seconds)
+        node.me.now += seconds
+
+    def _address(self, node: Node, effect: Send) -> tuple[Node, Envelope]:
         target = self._simulation.nodes.get(effect.to)
         if target is None:
             raise RunFailed(f"{node} sends to {effect.to.role} {effect.to.rank}, and there is no such node")
+        try:
+            message = node.messages.encoded(effect.to.rank, effect.message)
+        except NotFinite as error:
+            raise node.replica.diverged(f"on rank {node.me.rank} {error}", node.me.clock + 1) from error
+        if message is effect.message and node.replica is not None:
+            message = copy_message(message)
+        size = message_bytes(message)
         node.ledger.moved(size, 0)
-        message = effect.message if node.replica is None else copy_message(effect.message)
         return target, Envelope(message, node.peer, size=size)
 
     def _depart(self, node: Node, target: Node, envelope: Envelope, now: float) -> None:
@@ -145,16 +157,19 @@ class SimulatedTransport:
     def _take(self, node: Node) -> bool:
         me, depth = node.me, len(node.inbox)
         envelope = node.inbox.popleft()
-        message, sender = envelope.message, envelope.sender
+        sender = envelope.sender
+        message = node.messages.decoded(sender.rank, envelope.message)
         node.waits_for, node.answer = None, (sender, message)
         if node.session is not None:
             _count_receipt(node, envelope)
+            self._spend_coding(node, sender, envelope.message, encodes=False)
             return False
         me.now = max(me.now, envelope.arrived)
         self._leaving -= bool(envelope.how)
         numbers = getattr(message, "clock", -1), getattr(message, "version", -1)
         self.note(node, Received(me.now, sender.rank, type(message).__name__, *numbers, depth, envelope.how))
         me.now += self._simulation.costs.times.serve
+        self._spend_coding(node, node.peer, envelope.message, encodes=False)
         return False
 
     def _wake(self, node: Node) -> bool:

@@ -21,8 +21,8 @@ import numpy.typing as npt
 import torch
 
 from paceline.costs.topology import Topology
+from paceline.runtimes.virtual.served_coding import served_coding
 from paceline.runtimes.virtual.shape import sizes_only
-from paceline.runtimes.virtual.simulation import coded_pushes
 from paceline.strategies.base import server_slices
 from paceline.strategies.messages import HEADER
 from paceline.studies.predict.observe import updates_before_answering
@@ -127,6 +127,8 @@ def approximate_bounded(setup: Setup) -> PredictedStep:
     rates = _shared_rates(alone, load.demands(), together)
     if together and len({*setup.paces}) > 1:
         rates = np.minimum(rates, 1 / load.lock_step(alone, computing.min()))
+    if not staleness and setup.coding.compresses:
+        rates = np.full_like(rates, 1 / load.coded_round(computing))
     steps = load.counts * rates
     shares, seconds = steps / steps.sum(), float(load.counts.sum() / steps.sum())
     busy = float(shares @ load.computing)
@@ -158,12 +160,15 @@ class ServedLoad:
         self.computing = (step.data + step.forward + step.backward) / self.paces
         vector = sizes_only(setup.shape.size, setup.shape.dtype)
         shards = [shard.nbytes for shard in server_slices(vector, setup.servers)]
-        coded = coded_pushes(setup.coding, setup.shape, setup.servers)
-        messages = [one.size for one in coded] or shards
-        self.models, self.pushes = HEADER + np.array(shards), HEADER + np.array(messages)
+        coded = served_coding(setup.coding, setup.shape.layout, setup.shape.dtype, setup.servers)
+        self.models = HEADER + np.array([one.model.size for one in coded] or shards)
+        self.pushes = HEADER + np.array([one.push.size for one in coded] or shards)
         """Bytes of a message from each server, and to each."""
-        self.coding = sum(one.encode + one.decode for one in coded)
-        self.answer = setup.times.serve
+        self.coding = sum(one.push.encode + one.model.decode for one in coded) / self.paces
+        self.take = setup.times.serve + max((one.push.decode for one in coded), default=0.0)
+        self.give = max((one.model.encode for one in coded), default=0.0)
+        """Seconds that a server takes for a message that it receives, and for one that it sends."""
+        self.answer = self.take + self.give
         """Seconds that a server takes to answer one gradient; where it updates by the clock, it answers at once."""
         if updates_before_answering(setup.program):
             self.answer += setup.updating * (step.apply + setup.times.aggregate) / setup.servers
@@ -178,10 +183,12 @@ class ServedLoad:
         return np.array([expected_maximum([(time, many)]) / steps for many in self.counts.tolist()])
 
     def exchange(self) -> Array:
-        there_and_back = [
-            sum(self._one_way(at, sizes) for sizes in (self.pushes, self.models)) for at in self.places
-        ]
-        return np.array(there_and_back) + self.coding + self.answer
+        return self._there_and_back() + self.coding + self.answer
+
+    def _there_and_back(self) -> Array:
+        return np.array(
+            [sum(self._one_way(at, sizes) for sizes in (self.pushes, self.models)) for at in self.places]
+        )
 
     def _one_way(self, place: int, sizes: Array) -> float:
         host = self.hosts[place]
@@ -217,6 +224,30 @@ class ServedLoad:
         pushes = max(leaving.sum(1).max(), self.counts.sum() * self.answer)
         theirs = arriving[:, faster].sum(1).max()
         return float(max(1 / alone.min() + theirs, first + pushes + arriving.sum(1).max()))
+
+    def coded_round(self, computing: Array) -> float:
+        """Seconds of a synchronous round in which servers decode one gradient and encode one answer after the other.
+
+        Answers that leave one after the other arrive so, and so do the next gradients. Where the links take longer than
+        the servers, messages share them and go both ways in turns, but for the head start of those that leave first.
+        All of it hides how much workers vary.
+        """
+        setup, workers = self.setup, int(self.counts.sum())
+        back, there = (
+            self._loads(*sizes).sum(1).max() / workers
+            for sizes in ((0 * self.pushes, self.models), (self.pushes, 0 * self.models))
+        )
+        arriving = max(self.take, there)
+        between = max(self.give, arriving)
+        if self.give < back:
+            ahead = self.give * max(1.0, log(back / self.give)) if self.give else 0.0
+            between = back + arriving - min(arriving, ahead)
+        update = setup.updating * (setup.cost.step.apply + setup.times.aggregate * workers) / setup.servers
+        alone = self._there_and_back() + self.coding + self.take + self.give
+        slowest = mean_factor(setup.jitter) * self.computing
+        in_turns = (slowest + alone).max() + (workers - 1) * between
+        busy = workers * (self.take + self.give)
+        return float(update + max(in_turns, busy, (computing + alone).max()))
 
     def _loads(self, pushes: Array, models: Array) -> Array:
         """Seconds for which messages of these sizes keep each link busy, a row each, by group of workers."""

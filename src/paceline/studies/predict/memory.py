@@ -12,7 +12,7 @@ from paceline.errors import UsageError
 from paceline.records.files import DamagedFile, read_json
 from paceline.records.folder import RunFolder
 from paceline.runtimes.flat import CONTROL
-from paceline.runtimes.virtual.simulation import coded_pushes
+from paceline.runtimes.virtual.served_coding import served_coding
 from paceline.studies.predict.prediction import Memory
 from paceline.studies.predict.request import PredictRequest
 from paceline.studies.predict.setup import Setup
@@ -105,6 +105,8 @@ def _exchange_bytes(setup: Setup, vector: float, *, copied: bool) -> float:
     if workers == 1 and not served:
         return 0.0
     copies = (2 if served else 1) if copied and setup.cluster.host_count > 1 else 0
+    if served and setup.coding.compresses:  # which are short
+        copies = 0
     return _coding_bytes(setup) + copies * vector
 
 
@@ -115,8 +117,9 @@ def _coding_bytes(setup: Setup) -> float:
         return 0.0
     kept = coding.state_bytes(shape.layout, shape.dtype)
     if setup.program.served:
-        pushes = coded_pushes(coding, shape, setup.servers)
-        return kept + max(one.held for one in pushes)
+        # And the parameters as the servers know them.
+        coded = served_coding(coding, shape.layout, shape.dtype, setup.servers)
+        return kept + shape.size * shape.dtype.itemsize + max(one.held for both in coded for one in both)
     layout, element, bucket = shape.layout, shape.dtype.itemsize, setup.pattern.bucket
     if not setup.program.replicated:
         kept += shape.size * element  # the parameters as they were after the last exchange
@@ -128,8 +131,12 @@ def _coding_bytes(setup: Setup) -> float:
 
 
 def _server_bytes(setup: Setup, trace: Trace) -> float:
-    """Its shard, across hosts also every worker's messages; it begins with the whole model."""
+    """Its shard, across hosts also every worker's messages; it begins with the whole model.
+
+    With a codec, wherever they are, every worker's gradient and what it has of the parameters.
+    """
     vector, servers = _vector_bytes(trace), setup.servers
     shard = (2 * vector + trace.optimizer) / servers
-    messages = 2 * setup.cluster.workers * vector / servers if setup.cluster.host_count > 1 else 0.0
+    apart = setup.cluster.host_count > 1 or setup.coding.compresses
+    messages = 2 * setup.cluster.workers * vector / servers if apart else 0.0
     return LOADED + max(shard + messages, 2.0 * vector) + trace.fixed

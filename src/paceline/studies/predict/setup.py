@@ -53,7 +53,9 @@ class Setup:
     def apart(self) -> "Setup":
         """With the hosts of servers as groups of their own, and links no faster than their processes encrypt."""
         cluster, servers = self.cluster.split(self.server_hosts), self.server_hosts
-        return replace(self, cluster=cluster.encrypted(servers) if servers else cluster)
+        if servers:
+            cluster = cluster.encrypted(servers, inside=self.coding.compresses)
+        return replace(self, cluster=cluster)
 
     @cached_property
     def pattern(self) -> ExchangePattern:

@@ -32,7 +32,7 @@ def acts_in_step(setup: Setup) -> bool:
     strategy = setup.program
     if strategy.served:
         # What a server spends on each message depends on the order in which they arrive.
-        return strategy.staleness_bound == 0 and not setup.times.serve
+        return strategy.staleness_bound == 0 and not setup.times.serve and not setup.coding.compresses
     # Between averages by the clock, workers that vary take different numbers of steps.
     steady = not setup.jitter or strategy.sync_point is SyncPoint.EVERY_STEP
     return steady and setup.pattern.uniform

@@ -1,7 +1,7 @@
 """One server of a run: its records, its sockets, the job's optimizer on its shard, and the workers' membership."""
 
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from paceline.codecs.base import CorruptMessage
 from paceline.errors import RunFailed, say_on_stderr
 from paceline.jobs.job import Job
 from paceline.records import servers
@@ -33,6 +34,7 @@ from paceline.runtimes.live.worker.records import check_owner, claim
 from paceline.runtimes.live.worker.server_comm import RUN, server_key
 from paceline.runtimes.prepare import Prepared, prepare
 from paceline.runtimes.replica import ParameterShard
+from paceline.runtimes.served_compression import server_messages, slices_of
 from paceline.strategies.base import Server
 from paceline.strategies.effects import Apply, Peer, Receive, Send
 from paceline.strategies.messages import MESSAGES, Leave
@@ -62,6 +64,8 @@ class ServerRun:
         """The steps of the workers that have not left."""
         self._next_rank = task.info.workers
         self._collectives = ElasticCollectives(self.me.initial_workers)
+        self._begun, self._early = False, list[Envelope]()
+        """Whether the initial workers train, and who asked to join before: what these do together knows no others."""
         self._watch, self._checked = SilenceWatch(task.options.silence), monotonic()
         # A first message may be late.
         self._first_by = self._checked + max(0.0, STARTING - task.options.silence)
@@ -71,6 +75,8 @@ class ServerRun:
         self._stopping = self._ticked = False
         self._origin: float = perf_counter() - run["begun"]
         self._totals, self._entries = servers.ServerTotals(), 0
+        self._messages = server_messages(prepared, self.me, shard.layout)
+        self._corrupt: Counter[str] = Counter()
         self.log = self._restore(run["step"])
 
     def _restore(self, step: int | None) -> servers.ServerLog:
@@ -132,9 +138,12 @@ class ServerRun:
         self._task.heartbeat.beat(me.version)
 
     def _send(self, effect: Send) -> None:
-        if effect.to.rank in self._clocks:
-            self._collectives.add(effect.to.rank)
-        self.socket.send(effect.to.rank, effect.message, stop=self._stopping)
+        worker = effect.to.rank
+        if worker in self._clocks:
+            self._collectives.add(worker)
+        message = self._messages.encoded(worker, effect.message)
+        if not self.socket.send(worker, message, stop=self._stopping):
+            self._messages.forget(worker)  # it does not have what was sent
 
     def _receive(self, effect: Receive) -> tuple[Peer, Any] | None:
         heartbeat = self._task.heartbeat
@@ -142,6 +151,7 @@ class ServerRun:
             self._expel_silent()
             if self._left:
                 worker, clock, how = self._left.popleft()
+                self._messages.forget(worker)
                 self._write(servers.Received(self._now, worker, "Leave", clock=clock, how=how))
                 return Peer("worker", worker), Leave(clock)
             timeout = _POLL if effect.until is None else min(_POLL, effect.until - self._now)
@@ -162,12 +172,21 @@ class ServerRun:
         self._stopping = self._stopping or envelope.stop
         worker, message = envelope.sender.rank, envelope.message
         if isinstance(message, MESSAGES):
+            if not self._begun:
+                self._begin()
+            try:
+                envelope.message = self._messages.decoded(worker, message)
+            except CorruptMessage:
+                self._corrupt["corrupt"] += 1
+                return False
             clock, version = getattr(message, "clock", -1), getattr(message, "version", -1)
             self._add(worker, clock)
             kind = type(message).__name__
             self._write(servers.Received(self._now, worker, kind, clock, version, envelope.depth))
             return True
         match message:
+            case messages.RequestRank() if not self._begun:
+                self._early.append(envelope)
             case messages.Hello() | messages.RequestRank():
                 self.socket.reply(envelope.connection, self._admit(envelope))
             case messages.Goodbye():
@@ -176,11 +195,17 @@ class ServerRun:
                 self._collectives.contribute(worker, message)
                 self._answer_collectives()
             case messages.GetTotals():
-                self._totals.refused = dict(self.socket.refused)
+                self._totals.refused = dict(self.socket.refused + self._corrupt)
                 self.socket.send(worker, messages.Reply(json.dumps(to_document(self._totals))))
             case messages.SaveShard():
                 self._save(worker, message.step)
         return False
+
+    def _begin(self) -> None:
+        self._begun = True
+        for envelope in self._early:
+            self.socket.reply(envelope.connection, self._admit(envelope))
+        self._early.clear()
 
     def _admit(self, envelope: Envelope) -> messages.Welcome | messages.Refusal:
         hello, sender = envelope.message, envelope.sender.rank
@@ -291,10 +316,12 @@ def run_server(task: ProcessTask) -> ServerRun:
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)
     shard = ParameterShard(prepared.job, info.rank, info.servers, settings.seed, torch.device("cpu"))
+    slices = slices_of(prepared, shard.layout, shard.params.dtype)
+    codec = slices[info.rank] if slices else None
     store = MemberStore(info, timedelta(seconds=options.timeout))
     host = own_address(info.address, info.port) or info.address
     with (
-        ServerSocket(store.secret, host, shard.params, info.rank, info.servers) as socket,
+        ServerSocket(store.secret, host, shard.params, info.rank, info.servers, codec) as socket,
         ExitStack() as stack,
     ):
         run = _introduce(store, socket.endpoint, task)

@@ -14,6 +14,7 @@ from paceline.runtimes.live.wire.channel import DROPPED, Channel, Destination
 from paceline.runtimes.live.wire.listener import Listener
 from paceline.runtimes.live.wire.messages import FROM_UNBOUND, TO_SERVER, Alive, MessageRefused, Refusal
 from paceline.runtimes.live.wire.shared_flat import attach
+from paceline.runtimes.served_compression import SliceCodec, is_encoded
 from paceline.strategies.effects import Peer
 from paceline.strategies.messages import Model
 
@@ -25,9 +26,17 @@ _UNKNOWN = "this server does not know the worker, or has given it up after a lon
 class ServerSocket(Listener):
     """Never waits for a worker. ``_lock`` is for what the listener's thread uses too."""
 
-    def __init__(self, secret: Secret, host: str, shard: Tensor, rank: int, servers: int) -> None:
+    def __init__(
+        self,
+        secret: Secret,
+        host: str,
+        shard: Tensor,
+        rank: int,
+        servers: int,
+        codec: SliceCodec | None = None,
+    ) -> None:
         self._shard, self._rank, self._servers = shard, rank, servers
-        self._accepted = encoding.AcceptedMessages(kinds=TO_SERVER, shard=shard)
+        self._accepted = encoding.AcceptedMessages(kinds=TO_SERVER, shard=shard, codec=codec)
         self._workers: dict[int, Channel] = {}
         self._waiting: deque[Envelope] = deque()
         self._lock = threading.Condition()
@@ -62,7 +71,8 @@ class ServerSocket(Listener):
         return channel is not None and self.reply(channel, message, stop=stop)
 
     def reply(self, channel: Channel, message: Any, *, stop: bool = False) -> bool:
-        deposit = channel.memory.deposit if channel.memory and isinstance(message, Model) else None
+        exact = isinstance(message, Model) and not is_encoded(message)
+        deposit = channel.memory.deposit if channel.memory and exact else None
         return self.deliver(channel, encoding.pack(message, stop=stop, find=deposit), MAX_WAITING)
 
     def heard(self, worker: int) -> float | None:

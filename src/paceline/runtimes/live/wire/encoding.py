@@ -11,6 +11,7 @@ from torch import Tensor
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.wire.channel import Channel, MessageLimits, Packet
 from paceline.runtimes.live.wire.messages import KINDS, NO_TENSOR, TO_SERVER, MessageRefused
+from paceline.runtimes.served_compression import SliceCodec, is_encoded
 from paceline.strategies.messages import Model, Push
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8)
@@ -34,11 +35,13 @@ class _TensorHeader(NamedTuple):
 class AcceptedMessages:
     """What may arrive at one end of a connection: a Push or a Model must have a tensor like ``shard``.
 
-    A Model is received right into ``shard`` where that is in the CPU's memory.
+    With a codec, a Push must be encoded and a Model may be. A Model that is not is received right into ``shard`` where
+    that is in the CPU's memory.
     """
 
     kinds: frozenset[type]
     shard: Tensor
+    codec: SliceCodec | None = None
 
     @property
     def limits(self) -> MessageLimits:
@@ -55,9 +58,24 @@ class AcceptedMessages:
         if kind not in (Push, Model):
             if length * dtype.itemsize > MAX_TENSOR:
                 raise MessageRefused("too large")
+        elif self.codec is not None and (kind is Push or dtype is torch.uint8):
+            self._check_encoded(length, dtype)
         elif dtype is not self.shard.dtype:
             raise MessageRefused("wrong type")
         elif length != self.shard.numel():
+            raise MessageRefused("wrong length")
+
+    def _check_encoded(self, length: int, dtype: torch.dtype) -> None:
+        if dtype is not torch.uint8:
+            raise MessageRefused("wrong type")
+        if 2 * length > self.limits.body:
+            raise MessageRefused("too large")
+
+    def check_length(self, message: Any) -> None:
+        """Of an encoded tensor, once the numbers that it depends on are known; nothing has been received yet."""
+        if self.codec is None or not isinstance(message, Push | Model) or not is_encoded(message):
+            return
+        if not self.codec.fits(message):
             raise MessageRefused("wrong length")
 
 
@@ -101,7 +119,7 @@ def unpack(
             return channel.memory.view(offset, length, dtype)
         if size != length * dtype.itemsize:
             raise MessageRefused("wrong length")
-        in_place = kind is Model and accepted.shard.is_cpu
+        in_place = kind is Model and dtype is accepted.shard.dtype and accepted.shard.is_cpu
         body = accepted.shard if in_place else torch.empty(length, dtype=dtype)
         return body
 
@@ -110,6 +128,7 @@ def unpack(
     except (ValueError, RecursionError):  # of msgspec: also UnicodeDecodeError
         raise MessageRefused("malformed") from None
     _check_numbers(message)
+    accepted.check_length(message)
     memory = _bytes_of(NO_TENSOR if body is None else body)
     if size != len(memory):
         raise MessageRefused("wrong length")

@@ -31,6 +31,7 @@ from paceline.runtimes.live.worker.records import RunRecords, load_shared
 from paceline.runtimes.live.worker.stopping import StopByVote
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica, stream_seed
+from paceline.runtimes.served_compression import worker_messages
 from paceline.runtimes.session import Ending, Evaluate, Export, Position, Save, Session
 from paceline.strategies import effects
 from paceline.strategies.base import SyncPoint, Worker
@@ -63,6 +64,8 @@ class WorkerRun(StepHooks):
         flat = self.replica.flat
         self.me = Worker(comm.rank, comm.workers, flat.params, flat.grad, self.replica.buffers)
         self.me.servers = prepared.servers
+        layout = layout_of(self.replica.model)
+        self.messages = worker_messages(prepared, self.me, layout)
         self.position, self.records = Position(), RunRecords(prepared, comm, observer, self.me)
         self._leaving = leaving
         self._slowdown = Slowdown(settings.slow.get(comm.rank, 1.0), comm.rank, settings.slow_turns)
@@ -70,7 +73,6 @@ class WorkerRun(StepHooks):
         self._compressor: Compressor | None = None
         overlap: Callable[[effects.BucketedMean], Overlap] = partial(Overlap, flat, comm, self._slowdown)
         if prepared.compresses and not comm.alone and not prepared.servers:
-            layout = layout_of(self.replica.model)
             self._compressor = Compressor(
                 prepared.codec, self.me, layout, settings.seed, replicated=prepared.strategy.replicated
             )
@@ -291,14 +293,17 @@ class WorkerRun(StepHooks):
         self.records.stepped(progress, samples, self._loss, self.recorder.now)
 
     def _send(self, effect: effects.Send) -> None:
-        self.comm.send(effect.to.rank, effect.message)
-        self.recorder.moved(message_bytes(effect.message), 0)
+        server = effect.to.rank
+        message = self.messages.encoded(server, effect.message)
+        self.comm.send(server, message)
+        self.recorder.moved(message_bytes(message), 0)
 
     def _receive(self, _: effects.Receive) -> tuple[effects.Peer, Any]:
         envelope = self.comm.receive()
-        self.recorder.answered(getattr(envelope.message, "held", 0.0))
+        message = self.messages.decoded(envelope.sender.rank, envelope.message)
+        self.recorder.answered(getattr(message, "held", 0.0))
         self.recorder.moved(0, message_bytes(envelope.message))
-        return envelope.sender, envelope.message
+        return envelope.sender, message
 
     @torch.no_grad()
     def _all_reduce(self, effect: effects.AllReduce) -> None:

@@ -26,6 +26,7 @@ from paceline.runtimes.live.wire.channel import Channel, Destination, connect
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.stopping import AT_SYNC_POINT, StopByVote
+from paceline.runtimes.served_compression import SliceCodec
 from paceline.strategies.base import server_slices
 from paceline.strategies.effects import Peer
 from paceline.strategies.messages import MESSAGES
@@ -62,7 +63,9 @@ class ServerClient:
         memory: SharedFlat,
         patience: float = 60.0,
         stop_requested: Callable[[], bool] = lambda: False,
+        slices: Sequence[SliceCodec] = (),
     ) -> None:
+        """``slices`` say how the messages of each server are encoded, where they are."""
         self.stopping = False
         self._memory, self._secret, self._endpoints = memory, secret.key("wire"), endpoints
         self._patience, self._stop_requested = patience, stop_requested
@@ -74,7 +77,9 @@ class ServerClient:
         self._selector = selectors.DefaultSelector()
         try:
             for server, shard in enumerate(server_slices(memory.params, len(endpoints))):
-                self._channels.append(self._connect(server, shard))
+                codec = slices[server] if slices else None
+                accepted = encoding.AcceptedMessages(kinds=messages.TO_WORKER, shard=shard, codec=codec)
+                self._channels.append(self._connect(server, accepted))
                 self._selector.register(self._channels[server].socket, selectors.EVENT_READ, server)
         except BaseException:
             self.close(0.0)
@@ -84,9 +89,8 @@ class ServerClient:
     def shares(self) -> bool:
         return all(channel.memory for channel in self._channels)
 
-    def _connect(self, server: int, shard: Tensor) -> Channel:
+    def _connect(self, server: int, accepted: encoding.AcceptedMessages) -> Channel:
         where = f"server {server} at {self._endpoints[server]}"
-        accepted = encoding.AcceptedMessages(kinds=messages.TO_WORKER, shard=shard)
         announce = partial(self._announce, accepted)
         try:
             channel = connect(self._endpoints[server], self._secret, announce, accepted.limits, who=where)
@@ -236,15 +240,22 @@ class ServerComm(SoloComm):
         keys = [server_key(rank) for rank in range(count)]
         return [json.loads(text) for text in self._store.read(keys)]
 
-    def open(self, info: ProcessInfo, patience: float, stop_requested: Callable[[], bool], run: Any) -> None:
+    def open(
+        self,
+        info: ProcessInfo,
+        patience: float,
+        stop_requested: Callable[[], bool],
+        run: Any,
+        slices: Sequence[SliceCodec] = (),
+    ) -> None:
         assert self._store is not None
         endpoints = [server["endpoint"] for server in self.servers(info.servers)]
         if info.launch is not None:
             write_servers(info.launch, endpoints)
         if self.rank == 0:
             self._store.set(RUN, json.dumps(run))
-        self.connect(self._store.secret, endpoints, patience, stop_requested)
-        if self.client.shares:
+        self.connect(self._store.secret, endpoints, patience, stop_requested, slices)
+        if self.client.shares and not slices:
             self.transport = "shm" if info.nodes == 1 else "shared memory and encrypted TCP"
 
     def connect(
@@ -253,8 +264,9 @@ class ServerComm(SoloComm):
         endpoints: list[str],
         patience: float,
         stop_requested: Callable[[], bool] = lambda: False,
+        slices: Sequence[SliceCodec] = (),
     ) -> None:
-        self.client = ServerClient(secret, endpoints, self.memory, patience, stop_requested)
+        self.client = ServerClient(secret, endpoints, self.memory, patience, stop_requested, slices)
         self._connected = True
         # Before all have answered: a server that does so first must not take the wait for the others for a death.
         self.client.start_heartbeat(self.rank)

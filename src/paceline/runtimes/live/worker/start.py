@@ -117,7 +117,7 @@ def _agree_to_stop(run: WorkerRun, task: ProcessTask) -> StopByVote:
             "step": run.position.progress if task.resume else None,
             "workers": run.records.workers,
         }
-        comm.open(task.info, task.options.timeout, requested, document)
+        comm.open(task.info, task.options.timeout, requested, document, run.messages.slices)
         return comm.stop_agreement(note)
     if not isinstance(comm, ProcessGroupComm):
         return StopByVote(requested, note, AT_STEP, decided=requested)
@@ -227,7 +227,7 @@ def join_run(
     comm = ServerComm(rank, settings.workers)
     device = torch.device(options.device)
     run = WorkerRun(prepared, comm, device, Observer(), heartbeat, leaving=stop_requested)
-    comm.connect(secret, document["endpoints"], options.timeout)
+    comm.connect(secret, document["endpoints"], options.timeout, slices=run.messages.slices)
     with ExitStack() as stack:
         stack.enter_context(comm)
         # The run's folder on this host: its own, or one that is made for the records of workers that join.
