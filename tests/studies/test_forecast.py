@@ -33,7 +33,7 @@ def probe(
     **changes,
 ) -> Probe:
     """Of sums that take as long as the model of them says, on this link."""
-    hosts = {node: nodes.count(node) for node in nodes}
+    hosts = {node: nodes.count(node) for node in ((0, *nodes) if served else nodes)}
     cluster = Cluster.of(
         Host(name=str(node), link=link, inside=link, workers=many, backend="gloo")
         for node, many in hosts.items()
@@ -68,12 +68,19 @@ def test_the_link_is_the_one_that_explains_the_sums(nodes, collective):
     assert found.comparison.wire.latency == pytest.approx(SLOW.latency, rel=0.1)
 
 
-@pytest.mark.parametrize("nodes", [(0, 1), (0, 0)])
+@pytest.mark.parametrize("nodes", [(0, 1), (1, 2)])
 def test_with_servers_it_is_the_link_to_them(nodes):
-    run = replace(RUN, strategy="ps")
-    found = forecast(run, probe(nodes=nodes, served=True), "encrypted TCP")
+    """The server is on host 0, with a worker or without."""
+    found = forecast(replace(RUN, strategy="ps"), probe(nodes=nodes, served=True), "encrypted TCP")
     assert found.comparison.wire.bandwidth == pytest.approx(SLOW.bandwidth, rel=0.01)
+    crossing = sum(node > 0 for node in nodes)
+    assert found.plain.step == pytest.approx(STEP.total + crossing * 2 * 16e6 / SLOW.bandwidth, rel=0.1)
     assert found.coded.gain > 2
+
+
+def test_what_a_codec_makes_for_a_server_on_the_same_host_goes_through_sockets_and_not_through_memory():
+    found = forecast(replace(RUN, strategy="ps"), probe(nodes=(0, 0), served=True), "encrypted TCP")
+    assert found.plain.step < 2 * STEP.total < found.coded.step
 
 
 def test_on_a_slow_link_a_codec_gains_and_below_which_bandwidth_is_said():

@@ -58,8 +58,8 @@ def fit_link(
 ) -> LinkFit:
     """The link through which all-reduces among ranks on these hosts take what they took, least squares of the whole.
 
-    ``name`` is "memory", "loopback" or "network"; "messages" are a synchronous server's on the first host:
-    every worker's tensor goes there, and back. Where the seconds a byte of the ``wire`` are known, large tensors
+    ``name`` is "memory", "loopback" or "network"; "messages" are a synchronous server's on host 0: every
+    worker's tensor goes there, and back. Where the seconds a byte of the ``wire`` are known, large tensors
     alone tell how much longer it takes in a step, and small ones only tell the latency: shapers let the first bytes
     after a pause pass at once. Neither figure comes out negative.
     """
@@ -120,9 +120,12 @@ def fit_contention(points: Sequence[tuple[float, float]]) -> tuple[float, float]
 def _seconds(name: str, hosts: Sequence[int], step: AveragedStep, link: Link, collective: str) -> float:
     """What the model predicts for a step; a link's own figures enter it in proportion."""
     backend: Backend = "shm" if name == "memory" else "gloo"
+    counts = Counter(hosts)
+    if name == "messages":
+        counts[0] += 0  # the server's host may have no workers
     described = Cluster.of(
         Host(name=str(host), link=link, inside=link, workers=count, backend=backend)
-        for host, count in sorted(Counter(hosts).items())
+        for host, count in sorted(counts.items())
     )
     topology = Topology(described)
     if name == "messages":

@@ -110,15 +110,20 @@ def _coding(settings: Settings, probe: Probe, shape: JobShape) -> CodecCosts:
 
 def _cluster(settings: Settings, probe: Probe, transport: str, servers: int, *, busy: bool) -> Cluster:
     """The workers' hosts, with the link that explains what the sums took."""
-    several, shares = len(set(probe.nodes)) > 1, transport.startswith(SHARED)
+    several, shares = max(probe.nodes) > 0, transport.startswith(SHARED)
     name = "messages" if servers else "network" if several else "memory" if shares else "loopback"
-    measured = [AveragedStep(sizes=(size,), added=seconds, beside=0.0) for size, seconds in probe.sums]
+    # All errors count alike, in seconds: what a link lets pass at once makes short sums too quick for any latency.
+    longest = max(seconds for _, seconds in probe.sums)
+    measured = [
+        AveragedStep(sizes=(size,), added=seconds, beside=longest - seconds) for size, seconds in probe.sums
+    ]
     fit = fit_link(name, probe.nodes, measured, collective=settings.collective)
     link = Link(bandwidth=fit.bandwidth, latency=fit.latency)
-    # Messages to servers go through memory as they are, and through sockets where a codec made them, as sums do.
-    by_memory = bool(servers) and shares and not several
-    inside = MEMORY if several or by_memory else link
-    most = max(Counter(probe.nodes).values())
+    # Inside a host, messages to servers go through memory as they are, and through sockets where a codec made them.
+    inside = MEMORY if several or servers else link
+    nodes = range(max(probe.nodes) + 1)
+    workers, placed = Counter(probe.nodes), Counter(rank % len(nodes) for rank in range(servers))
+    most = max(workers.values())
     backend: Backend = "shm" if shares else "gloo"
     contention = (*(1.0,) * (most - 1), BUSY) if busy and most > 1 else ()
     cluster = Cluster.of(
@@ -126,10 +131,13 @@ def _cluster(settings: Settings, probe: Probe, transport: str, servers: int, *, 
             name=f"node-{node}",
             link=link,
             inside=inside,
-            workers=count,
+            workers=workers[node],
+            servers=placed[node],
             backend=backend,
             contention=contention,
         )
-        for node, count in sorted(Counter(probe.nodes).items())
+        for node in nodes
+        if workers[node] or placed[node]
     )
-    return replace(cluster, cipher=link.bandwidth / max(most, servers)) if by_memory else cluster
+    encrypts = bool(servers) and not several
+    return replace(cluster, cipher=link.bandwidth / max(most, servers)) if encrypts else cluster

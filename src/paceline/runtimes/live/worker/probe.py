@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from statistics import median
 from time import perf_counter
 from typing import TypeVar
@@ -227,14 +226,15 @@ def _coding(codec: Codec, layout: Layout, grad: Tensor, rank: int, ranks: int) -
 
 
 def _time_sums(comm: SoloComm, storage: Tensor) -> tuple[tuple[int, float], ...]:
-    """Of parts of the gradient's own memory, which is zero before the first step and stays so."""
-    small = min(SMALL, storage.nbytes // 2)
-    comm.sum(_part(storage, small))
-    quick = _sum_seconds(comm, _part(storage, small), SUMS)
-    affordable = int(small * ENOUGH / quick)
-    large = min(LARGE, storage.nbytes, max(affordable, 2 * small))
+    """Of parts of the gradient's own memory, which is zero before the first step and stays so, unless that is short."""
+    if storage.nbytes < LARGE:
+        storage = torch.zeros(LARGE // storage.itemsize, dtype=storage.dtype, device=storage.device)
+    comm.sum(_part(storage, SMALL))
+    quick = _sum_seconds(comm, _part(storage, SMALL), SUMS)
+    affordable = int(SMALL * ENOUGH / quick)
+    large = min(LARGE, max(affordable, 2 * SMALL))
     slow = _sum_seconds(comm, _part(storage, large), max(1, min(SUMS, affordable // large)))
-    return (small, quick), (large, slow)
+    return (SMALL, quick), (large, slow)
 
 
 def _part(storage: Tensor, size: int) -> Tensor:
@@ -242,10 +242,10 @@ def _part(storage: Tensor, size: int) -> Tensor:
 
 
 def _sum_seconds(comm: SoloComm, tensor: Tensor, times: int) -> float:
-    """The median sum. Whoever is last in one waits for nobody, so the shortest time of all workers is the sum's."""
-    clock = [perf_counter()]
+    """The median, of sums that all workers begin together, until the last one has the result."""
+    taken = []
     for _ in range(times):
-        comm.sum(tensor)
-        clock.append(perf_counter())
-    everyone = comm.exchange([end - begun for begun, end in pairwise(clock)])
-    return float(median(map(min, zip(*everyone, strict=True))))
+        comm.barrier()
+        taken.append(_timed(lambda: comm.sum(tensor), tensor.device))
+    everyone = comm.exchange(taken)
+    return float(median(map(max, zip(*everyone, strict=True))))
