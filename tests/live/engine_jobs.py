@@ -1,7 +1,9 @@
 """Jobs that the engine's tests train: small, and with what can go wrong in a replica."""
 
+import random
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import nn, optim
 from torch.nn.functional import cross_entropy
@@ -93,3 +95,46 @@ def not_finite() -> Job:
     job = _job("not_finite", Rooted)
     job.train.inputs[70, 0] = 0.0
     return job
+
+
+class Restless(nn.Module):
+    """Counts its calls, and what it computes depends on them: as on its buffers, and on every random stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(12, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)
+        self.calls = 0
+
+    def forward(self, inputs):
+        self.calls += self.training
+        hidden = self.norm(self.first(inputs)).relu()
+        noise = random.random() + np.random.random() if self.training else 0.0
+        return self.last(nn.functional.dropout(hidden, 0.3, self.training)) * (1 + 0.01 * self.calls + noise)
+
+
+class Augmented:
+    """Not in memory: every batch draws random numbers."""
+
+    def __init__(self, data: TensorData) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def take(self, indices):
+        inputs, targets = self._data.take(indices)
+        return inputs + 0.1 * torch.randn_like(inputs) * random.random(), targets
+
+
+def restless() -> Job:
+    job = _job("restless", Restless)
+    return replace(job, train=Augmented(job.train), accumulate=2)
+
+
+class Uncopied(nn.Linear):
+    def __deepcopy__(self, _):
+        raise TypeError("this model cannot be copied")
+
+
+def uncopied() -> Job:
+    return _job("uncopied", lambda: Uncopied(12, 4))

@@ -22,7 +22,7 @@ from paceline.jobs.spec import JobSpec
 from paceline.records.events import MetricsRow
 from paceline.records.files import write_json
 from paceline.records.folder import RunFolder
-from paceline.records.summary import Observer, Summary
+from paceline.records.summary import Observer, Started, Summary
 from paceline.records.tensors import write_tensors
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.request import LiveOptions, ProcessTask
@@ -88,6 +88,10 @@ class Pulse(Observer):
     def show(self, run: Path) -> None:
         self.run = run
         self.sent_before = bytes_sent()
+
+    def started(self, run: Started) -> None:
+        """What was measured before is no part of the training."""
+        self.sent_before, self.began = bytes_sent(), run
 
     def noted(self, sentence: str) -> None:
         self.notes.append(sentence)

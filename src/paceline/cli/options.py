@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from paceline.records.summary import Observer
+    from paceline.reports.progress import Expect
     from paceline.runtimes.live.launcher.processes import LaunchPlan
     from paceline.runtimes.live.worker.guard import HasEnding
 
@@ -199,11 +200,15 @@ class KeepOptions:
     def parent(self) -> Path:
         return self.runs or Path("runs")
 
-    def observers(self, settings: Settings, clock: str) -> "list[Observer]":
+    def observers(
+        self, settings: Settings, clock: str, expect: "Expect" = lambda _: None
+    ) -> "list[Observer]":
         from paceline.reports.progress import ConsoleObserver, JsonObserver
         from paceline.reports.tensorboard import TensorBoardObserver
 
-        shown = JsonObserver(to_document(settings)) if self.as_json else ConsoleObserver(clock=clock)
+        shown: Observer = ConsoleObserver(clock=clock, expect=expect)
+        if self.as_json:
+            shown = JsonObserver(to_document(settings), expect=expect)
         return [TensorBoardObserver(), shown] if self.tensorboard else [shown]
 
 

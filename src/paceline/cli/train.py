@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -23,12 +24,15 @@ from paceline.cli.options import (
 )
 from paceline.errors import BEFORE_FIRST_STEP, UsageError, say_on_stderr
 from paceline.records.folder import RunFolder
+from paceline.records.summary import Started
 from paceline.reports.progress import Tee
 from paceline.reports.trace import TraceObserver
 from paceline.runtimes.live.process_info import ProcessInfo
 
 if TYPE_CHECKING:
+    from paceline.reports.forecast import Expectation
     from paceline.runtimes.live.request import LiveOptions, TrainRequest
+    from paceline.runtimes.settings import Settings
 
 _LATEST = Path("latest")
 _JOINERS_OWN = ("--device", "--threads", "--timeout", "--secret-file", "--join", "--trust", "--runs", "--job")
@@ -121,7 +125,9 @@ def train(
             asked=options.settings,
             given=given(options),
             options=where.live(folder),
-            observe=lambda settings: Tee([*keep.observers(settings, "wall"), TraceObserver()]),
+            observe=lambda settings: Tee(
+                [*keep.observers(settings, "wall", partial(_expect, settings)), TraceObserver()]
+            ),
             runs=keep.parent,
             resume=folder,
             name=keep.name or "",
@@ -132,6 +138,14 @@ def train(
         if info is None:  # once workers run, their launcher handles it
             say_on_stderr(BEFORE_FIRST_STEP)
         raise
+
+
+def _expect(settings: "Settings", run: Started) -> "Expectation | None":
+    if run.probe is None:
+        return None
+    from paceline.reports.forecast import expect
+
+    return expect(settings, run)
 
 
 def _launch(request: "TrainRequest", where: WhereOptions) -> int:

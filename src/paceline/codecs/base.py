@@ -18,6 +18,9 @@ Message = tuple[Tensor, ...]
 Reduction = Generator[Any, Any, None]
 """One rank's part in the sum of all ranks' vectors; it yields ``Sum``, ``AllGather`` or ``AllToAll``."""
 
+STEADY = 2**62
+"""A round in which every warm-up is over."""
+
 MEMORY = "memory"
 """The name of the error memory among a codec's state."""
 

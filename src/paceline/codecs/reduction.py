@@ -5,7 +5,9 @@ left out, and of the chunk that it sums for all, what the second encoding left o
 memories before are the sum and the memories after.
 """
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 
@@ -237,6 +239,21 @@ def run_together(programs: Sequence[Reduction], exchange: Callable[[Asked], Answ
         answers = exchange(asked)
         asked = [_resume(program, answer) for program, answer in zip(programs, answers, strict=True)]
     assert not any(asked), "all ranks exchange the same"
+
+
+def asked_alone(program: Reduction, ranks: int) -> Iterator[Sum | AllGather | AllToAll]:
+    """What one rank's program exchanges, where it is answered as if every rank had given the same."""
+    answer: Sequence[Tensor] | None = None
+    with suppress(StopIteration):
+        while True:
+            asked = program.send(answer)
+            yield asked
+            answer = [asked.vector] * ranks if isinstance(asked, AllGather) else None
+            answer = asked.vectors if isinstance(asked, AllToAll) else answer
+
+
+def run_alone(program: Reduction, ranks: int) -> None:
+    deque(asked_alone(program, ranks), maxlen=0)
 
 
 def _resume(program: Reduction, answer: object) -> object:

@@ -1,8 +1,7 @@
 """What a codec costs: its own code, run on meta tensors, tells what it exchanges and which operators it calls."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -10,8 +9,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Context, Identity, Layout, Reduction, message_kinds
-from paceline.codecs.reduction import AllGather, AllToAll, Sum, reduce
+from paceline.codecs.base import STEADY, Codec, Context, Identity, Layout, message_kinds
+from paceline.codecs.reduction import AllGather, AllToAll, Sum, asked_alone, reduce
 from paceline.codecs.state import CodecState
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.recorder import HeldMemory, OperatorRecorder
@@ -19,8 +18,6 @@ from paceline.costs.trace.trace import trace_function, without_values
 
 COPIES = {"sum": 0, "all-gather": 1, "all-to-all": 2}
 """How many messages a rank holds for each other rank: what it receives, and what it sends to that one only."""
-STEADY = 2**62
-"""A round in which every warm-up is over."""
 
 Timed = Callable[[Operator], float]
 
@@ -182,8 +179,8 @@ def _traced(codec: Codec, layout: Layout, dtype: torch.dtype, workers: int, show
                 message_kinds(Identity(), part, dtype, vector.device)
         known = message_kinds.cache_info().misses
         recorder.phase = "forward"
-        for exchange in _exchanges(reduce(codec, vector, context), shown):
-            exchanges.append(exchange)
+        for asked in asked_alone(reduce(codec, vector, context), shown):
+            exchanges.append(exchange_of(asked))
             operators.append(_taken(recorder))
         operators.append(_taken(recorder))
     if message_kinds.cache_info().misses > known:
@@ -196,20 +193,6 @@ def _taken(recorder: OperatorRecorder) -> list[Operator]:
     found = [operator for operator, _ in recorder.calls["forward"]]
     recorder.begin()
     return found
-
-
-def _exchanges(program: Reduction, shown: int) -> Iterator[CodedExchange]:
-    """Run a program as if every rank had given the same as this one."""
-    answer: Sequence[Tensor] | None = None
-    with suppress(StopIteration):
-        while True:
-            asked = program.send(answer)
-            answer = None
-            if isinstance(asked, AllGather):
-                answer = [asked.vector] * shown
-            elif isinstance(asked, AllToAll):
-                answer = asked.vectors
-            yield exchange_of(asked)
 
 
 def _state(codec: Codec, layout: Layout, dtype: torch.dtype) -> Mapping[str, Tensor]:

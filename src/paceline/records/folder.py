@@ -37,6 +37,8 @@ class RunFolder:
         self.env = self.path / "env.json"
         self.metrics = self.path / "metrics.jsonl"
         self.system = self.path / "system.jsonl"
+        self.prediction = self.path / "prediction.json"
+        """What was expected of a step before the first one, where a codec is in use."""
         self.summary = self.path / "summary.json"
         self.model = self.path / "model.safetensors"
         self.checkpoints = self.path / "checkpoints"

@@ -9,7 +9,7 @@ from paceline.records.files import DamagedFile, from_document, read_json, to_doc
 from paceline.records.folder import RunFolder
 from paceline.records.load import HostLoad, disturbance
 from paceline.records.servers import ServerTotals
-from paceline.records.spans import Totals
+from paceline.records.spans import StepBreakdown, Totals
 
 SCHEMA = 2
 
@@ -83,6 +83,27 @@ def recorded_loads(folder: RunFolder) -> list[HostLoad]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Probe:
+    """What gradients, sums and messages took before the first step: what a prediction of it needs to know."""
+
+    steps: tuple[StepBreakdown, ...]
+    """Of each worker, while all computed: data, forward, backward and apply."""
+    ready: tuple[float, ...]
+    """One a parameter: the part of backward after which its gradient is complete, 0 to 1."""
+    shapes: tuple[tuple[int, ...], ...]
+    """Of the trainable parameters."""
+    dtype: str
+    buffers: int
+    nodes: tuple[int, ...]
+    """The host of each worker."""
+    sums: tuple[tuple[int, float], ...]
+    """Bytes of a tensor, and the seconds of its sum over all workers."""
+    coding: float
+    """Seconds of encoding and decoding a whole gradient in a reduction among ``coders`` workers."""
+    coders: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Started:
     """What is about to run."""
 
@@ -105,6 +126,8 @@ class Started:
     cores: int | None = None
     step: str = ""
     """What a step is made of, after the batch: " x 4 accumulated, bf16"; empty for one plain mini-batch."""
+    probe: Probe | None = None
+    """Where a codec is in use."""
 
 
 class Observer:

@@ -4,10 +4,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
@@ -18,6 +18,9 @@ from paceline.records.files import json_text
 from paceline.records.summary import Observer, Started, Summary
 from paceline.reports.summary import summary_text
 from paceline.reports.text import can_draw, counted, figure, time_left
+
+if TYPE_CHECKING:
+    from paceline.reports.forecast import Expectation
 
 SCHEMA = 2
 BAR_EVERY, LINE_EVERY = 0.25, 10.0
@@ -99,15 +102,21 @@ def _bar(console: Console) -> Progress:
     )
 
 
+Expect = Callable[[Started], "Expectation | None"]
+"""What is expected of a run that is about to begin."""
+
+
 class ProgressObserver(Observer):
     """Shows how far a run has come, with its rate and its loss."""
 
     _run: Started
 
-    def __init__(self, screen: Screen) -> None:
-        self.screen = screen
+    def __init__(self, screen: Screen, expect: Expect = lambda _: None) -> None:
+        self.screen, self._expect = screen, expect
+        self._expected: Expectation | None = None
 
     def started(self, run: Started) -> None:
+        self._expected = self._expect(run)
         self.screen.begin()
         self._run, self._progress = run, run.first_step
         self._seconds = self._since = run.seconds
@@ -152,15 +161,23 @@ class ProgressObserver(Observer):
 class ConsoleObserver(ProgressObserver):
     """What runs, a row an evaluation, the summary."""
 
-    def __init__(self, out: TextIO | None = None, err: TextIO | None = None, clock: str = "wall") -> None:
+    def __init__(
+        self,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+        clock: str = "wall",
+        expect: Expect = lambda _: None,
+    ) -> None:
         """``clock`` says whose seconds a run counts: "wall", "simulated" or "recorded"."""
-        super().__init__(Screen(out, err))
+        super().__init__(Screen(out, err), expect)
         self._clock = clock
         self._titled = False
 
     def started(self, run: Started) -> None:
-        super().started(run)
         self.screen.print("\n".join(header(run)))
+        super().started(run)
+        if self._expected:
+            self.screen.print(self._expected.before)
 
     def evaluated(self, row: MetricsRow) -> None:
         cells = {
@@ -185,6 +202,8 @@ class ConsoleObserver(ProgressObserver):
         self.close()
         blocks, timed = can_draw(self.screen.out), self._clock != "recorded"
         self.screen.print(f"\n{summary_text(summary, self._run.folder, blocks=blocks, timed=timed)}")
+        if self._expected and (outcome := self._expected.after(summary)):
+            self.screen.print(outcome)
         super().finished(summary)
 
 
@@ -192,9 +211,13 @@ class JsonObserver(ProgressObserver):
     """One JSON document when the run is over; progress in lines."""
 
     def __init__(
-        self, settings: Mapping[str, Any], out: TextIO | None = None, err: TextIO | None = None
+        self,
+        settings: Mapping[str, Any],
+        out: TextIO | None = None,
+        err: TextIO | None = None,
+        expect: Expect = lambda _: None,
     ) -> None:
-        super().__init__(Screen(out, err, bar=False))
+        super().__init__(Screen(out, err, bar=False), expect)
         self._settings = dict(settings)
         self._rows: list[MetricsRow] = []
 
@@ -206,7 +229,8 @@ class JsonObserver(ProgressObserver):
         document = {
             "schema": SCHEMA,
             "settings": self._settings,
-            "run": asdict(self._run),
+            "run": asdict(replace(self._run, probe=None)),
+            "prediction": self._expected and self._expected.document,
             "rows": [row.to_json() for row in self._rows],
             "summary": summary.to_json(),
         }

@@ -57,7 +57,7 @@ class Replica(FlatModel):
         an epoch ends unevenly a step may have no samples: the gradient is zero and the loss is not a number. Raises
         Diverged where the loss is not finite.
         """
-        counts = [len(request.indices) for request in self._requests(step)]
+        counts = [len(request.indices) for request in self.requests(step)]
         samples = sum(counts)
         shares = [share * (count / samples) for count in counts]
         losses = self.accumulate(self.batches(step), shares, hooks)
@@ -74,12 +74,13 @@ class Replica(FlatModel):
         The mini-batches of one step must all be taken before the next step's are asked for.
         """
         if step != self._next_step:
-            requests = (request for one in count(step) for request in self._requests(one))
+            requests = (request for one in count(step) for request in self.requests(one))
             self._batches = load(self.job.train, requests, self.job.loader_workers)
         self._next_step = step + 1
         return (to_device(batch, self.device) for batch in self._batches)
 
-    def _requests(self, step: int) -> list[Request]:
+    def requests(self, step: int) -> list[Request]:
+        """The mini-batches of a step."""
         parts = self.job.accumulate
         size = max(1, self.shards.batch_size(self.rank) // parts)
         indices = self.shards.indices(self.rank, step).tolist()

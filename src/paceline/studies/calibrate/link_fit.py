@@ -9,7 +9,7 @@ from statistics import fmean, pstdev
 from paceline.clusters.cluster import Backend, Cluster, Host, Link
 from paceline.clusters.profile import INSIDE, LinkFit, Profile, short_contention_weight
 from paceline.collectives import NATIVE
-from paceline.costs.collectives import AllReduceCosts
+from paceline.costs.collectives import AllReduceCosts, through_server
 from paceline.costs.topology import Topology
 from paceline.errors import UsageError
 from paceline.studies.calibrate.device import mark_disturbed
@@ -49,11 +49,16 @@ class ContentionFit:
 
 
 def fit_link(
-    name: str, hosts: Sequence[int], steps: Sequence[AveragedStep], *, wire: float | None = None
+    name: str,
+    hosts: Sequence[int],
+    steps: Sequence[AveragedStep],
+    *,
+    wire: float | None = None,
+    collective: str = NATIVE,
 ) -> LinkFit:
     """The link through which all-reduces among ranks on these hosts take what they took, least squares of the whole.
 
-    ``name`` is "memory", "loopback" or "network"; "messages" are a synchronous server's on the same host: every
+    ``name`` is "memory", "loopback" or "network"; "messages" are a synchronous server's on host 0: every
     worker's tensor goes there, and back. Where the seconds a byte of the ``wire`` are known, large tensors
     alone tell how much longer it takes in a step, and small ones only tell the latency: shapers let the first bytes
     after a pause pass at once. Neither figure comes out negative.
@@ -62,8 +67,12 @@ def fit_link(
         raise UsageError(
             f"{len(steps)} steps do not determine a link's latency and bandwidth: measure 2 or more"
         )
-    delays = [_seconds(name, hosts, step, Link(latency=1.0, bandwidth=1e30)) for step in steps]
-    moved = [_seconds(name, hosts, step, Link(latency=0.0, bandwidth=1.0)) for step in steps]
+
+    def seconds(step: AveragedStep, link: Link) -> float:
+        return _seconds(name, hosts, step, link, collective)
+
+    delays = [seconds(step, Link(latency=1.0, bandwidth=1e30)) for step in steps]
+    moved = [seconds(step, Link(latency=0.0, bandwidth=1.0)) for step in steps]
     weights = [1 / step.total**2 for step in steps]
     added = [step.added for step in steps]
     if wire is None:
@@ -71,10 +80,10 @@ def fit_link(
     else:
         large = [s.added / size for s, size in zip(steps, moved, strict=True) if sum(s.sizes) >= LARGE]
         byte_seconds = max(wire, fmean(large) if large else 0.0)
-        left = [seconds - byte_seconds * size for seconds, size in zip(added, moved, strict=True)]
+        left = [spent - byte_seconds * size for spent, size in zip(added, moved, strict=True)]
         latency = least_squares(delays, [0.0] * len(steps), left, weights)[0]
     link = Link(latency=latency, bandwidth=1 / max(byte_seconds, 1 / FASTEST))
-    off = [log(step.total / (step.beside + _seconds(name, hosts, step, link))) for step in steps]
+    off = [log(step.total / (step.beside + seconds(step, link))) for step in steps]
     return _link_fit(name, link, off, len(hosts))
 
 
@@ -108,17 +117,21 @@ def fit_contention(points: Sequence[tuple[float, float]]) -> tuple[float, float]
     return 1 + long + more, 1 + long
 
 
-def _seconds(name: str, hosts: Sequence[int], step: AveragedStep, link: Link) -> float:
+def _seconds(name: str, hosts: Sequence[int], step: AveragedStep, link: Link, collective: str) -> float:
     """What the model predicts for a step; a link's own figures enter it in proportion."""
-    if name == "messages":
-        return sum(2 * (link.latency + len(hosts) * size / link.bandwidth) for size in step.sizes)
     backend: Backend = "shm" if name == "memory" else "gloo"
+    counts = Counter(hosts)
+    if name == "messages":
+        counts[0] += 0  # the server's host may have no workers
     described = Cluster.of(
         Host(name=str(host), link=link, inside=link, workers=count, backend=backend)
-        for host, count in sorted(Counter(hosts).items())
+        for host, count in sorted(counts.items())
     )
-    native = AllReduceCosts(NATIVE, Topology(described))
-    return sum(native.price(size, 1).seconds for size in step.sizes)
+    topology = Topology(described)
+    if name == "messages":
+        return sum(through_server(topology, topology.workers, 0, size).seconds for size in step.sizes)
+    costs = AllReduceCosts(collective, topology)
+    return sum(costs.price(size, 1).seconds for size in step.sizes)
 
 
 def add_contention(profile: Profile, found: ContentionFit) -> Profile:

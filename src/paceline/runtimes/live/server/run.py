@@ -64,6 +64,8 @@ class ServerRun:
         """The steps of the workers that have not left."""
         self._next_rank = task.info.workers
         self._collectives = ElasticCollectives(self.me.initial_workers)
+        self._begun, self._early = False, list[Envelope]()
+        """Whether the initial workers train, and who asked to join before: what these do together knows no others."""
         self._watch, self._checked = SilenceWatch(task.options.silence), monotonic()
         # A first message may be late.
         self._first_by = self._checked + max(0.0, STARTING - task.options.silence)
@@ -170,6 +172,8 @@ class ServerRun:
         self._stopping = self._stopping or envelope.stop
         worker, message = envelope.sender.rank, envelope.message
         if isinstance(message, MESSAGES):
+            if not self._begun:
+                self._begin()
             try:
                 envelope.message = self._messages.decoded(worker, message)
             except CorruptMessage:
@@ -181,6 +185,8 @@ class ServerRun:
             self._write(servers.Received(self._now, worker, kind, clock, version, envelope.depth))
             return True
         match message:
+            case messages.RequestRank() if not self._begun:
+                self._early.append(envelope)
             case messages.Hello() | messages.RequestRank():
                 self.socket.reply(envelope.connection, self._admit(envelope))
             case messages.Goodbye():
@@ -194,6 +200,12 @@ class ServerRun:
             case messages.SaveShard():
                 self._save(worker, message.step)
         return False
+
+    def _begin(self) -> None:
+        self._begun = True
+        for envelope in self._early:
+            self.socket.reply(envelope.connection, self._admit(envelope))
+        self._early.clear()
 
     def _admit(self, envelope: Envelope) -> messages.Welcome | messages.Refusal:
         hello, sender = envelope.message, envelope.sender.rank

@@ -18,7 +18,7 @@ from paceline.records.folder import RunFolder, RunLock, check_folder_name, creat
 from paceline.records.load import HostLoad, SystemSampler, usable_cores
 from paceline.records.servers import ServerTotals
 from paceline.records.spans import StepRecord, TimeLedger, Totals
-from paceline.records.summary import Observer, Started, Summary
+from paceline.records.summary import Observer, Probe, Started, Summary
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_config
 from paceline.runtimes.live.request import ProcessTask
@@ -99,7 +99,7 @@ class RunRecords:
         if self.is_first:
             self._observer.noted(sentence)
 
-    def started(self, first_step: int) -> None:
+    def started(self, first_step: int, probe: Probe | None = None) -> None:
         path, me = self.folder.path, self._me
         started = self._prepared.started(path.name, me.params.numel(), self._comm.transport, str(path))
         threads = torch.get_num_threads()
@@ -108,7 +108,7 @@ class RunRecords:
         )
         if self.is_first:
             self._introduced = True
-            self._observer.started(self._started)
+            self._observer.started(replace(self._started, probe=probe))
 
     def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
         if self._introduced:

@@ -17,7 +17,7 @@ from paceline.jobs.step import StepHooks, StepPhase
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.events import EventWriter
 from paceline.records.load import SystemSampler
-from paceline.records.summary import Observer, Summary
+from paceline.records.summary import Observer, Probe, Summary
 from paceline.records.tensors import write_tensors
 from paceline.runtimes.compression import Compressor, layout_of
 from paceline.runtimes.config import already_complete
@@ -25,6 +25,7 @@ from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.overlap import CompressedOverlap, Overlap, Slowdown
+from paceline.runtimes.live.worker.probe import NotMeasured, measure
 from paceline.runtimes.live.worker.recorder import StepRecorder
 from paceline.runtimes.live.worker.records import RunRecords, load_shared
 from paceline.runtimes.live.worker.stopping import StopByVote
@@ -140,7 +141,7 @@ class WorkerRun(StepHooks):
                 stack.enter_context(sampler)
             events = stack.enter_context(EventWriter(self.records.folder.events(self.comm.rank)))
             before_hard_end(events.flush)
-            self.records.started(self.position.progress)
+            self.records.started(self.position.progress, self._probe() if start_together else None)
             self._stop = stop
             if start_together:
                 self.comm.barrier()
@@ -154,6 +155,18 @@ class WorkerRun(StepHooks):
         summary = self.records.finished(ending, self.position, sampler)
         self.comm.finish(self.me.clock, "left" if ending == "left" else "finished")
         return summary
+
+    def _probe(self) -> Probe | None:
+        """What a prediction needs to know of a run with a codec."""
+        if not self.prepared.compresses or self.comm.alone:
+            return None
+        nodes = tuple(worker["node"] for worker in self.records.workers)
+        clock, slowdown = self.me.clock, self._slowdown
+        try:
+            return measure(self.prepared, self.replica, self.comm, clock, slowdown, self.heartbeat, nodes)
+        except NotMeasured as error:
+            self.records.noted(f"what to expect of a step cannot be said: {error}")
+            return None
 
     def _run(self, events: EventWriter) -> Ending:
         # Workers of servers share no exchange whose lengths they could compare.

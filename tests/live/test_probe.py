@@ -1,0 +1,136 @@
+"""What is measured before the first step: enough for a prediction, and without a trace in the training."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import engine_jobs
+import pytest
+import torch
+
+from command import run_json, run_paceline
+from paceline.records.files import from_document, read_json
+from paceline.records.folder import RunFolder
+from paceline.records.summary import Probe
+from paceline.studies.predict.forecast import StepForecast
+from paceline.units import show_seconds
+from run_folders import checkpoints_of
+
+
+@pytest.fixture(scope="module")
+def out(run_pair: Callable[[str], Path]) -> Path:
+    return run_pair("probe_pair.py")
+
+
+def saved(out: Path, name: str, rank: int) -> dict[str, Any]:
+    (path,) = (out / name).iterdir()
+    return checkpoints_of(RunFolder(path)).load(6, rank)
+
+
+def noted(out: Path, name: str) -> dict[str, Any]:
+    return json.loads((out / f"{name}-0.json").read_text())
+
+
+def assert_same(one: Any, other: Any, where: str = "") -> None:
+    assert type(one) is type(other), where
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key in one:
+            assert_same(one[key], other[key], f"{where}/{key}")
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), where
+    else:
+        assert one == other, where
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("name", ["gradients", "differences"])
+def test_a_run_that_is_measured_equals_one_that_is_not_to_the_last_bit(
+    out: Path, name: str, rank: int
+) -> None:
+    """Parameters, buffers, optimizer, error memory, loss and random streams; measured twice, as the run was resumed."""
+    measured, other = saved(out, f"{name}-measured", rank), saved(out, f"{name}-not", rank)
+    assert measured["replica"]["rng"].keys() == {"torch", "python", "numpy"}
+    measured["worker"]["now"] = other["worker"]["now"]
+    assert_same(measured, other)
+
+
+def test_a_worker_that_is_slowed_down_is_measured_as_slow_as_it_is(out: Path) -> None:
+    probe = from_document(noted(out, "slowed")["probe"], Probe)
+    fast, slow = probe.steps
+    assert 1.5 < slow.forward / fast.forward < 6
+    sizes = [p.numel() for p in engine_jobs.wide().model().parameters()]
+    assert [torch.Size(shape).numel() for shape in probe.shapes] == sizes
+    (small, _), (large, seconds) = probe.sums
+    assert small < large <= 2**22
+    assert 0 < seconds < 2
+    assert probe.coding > 0
+    assert len(probe.ready) == len(sizes)
+    assert max(probe.ready) == 1 > min(probe.ready) > 0
+    assert probe.ready[0] > probe.ready[-1], "backward comes to the first layer last"
+
+
+def test_what_cannot_be_measured_is_told_and_the_run_goes_on(out: Path) -> None:
+    found = noted(out, "uncopied")
+    assert found["probe"] is None
+    assert found["told"] == [
+        "what to expect of a step cannot be said: TypeError: this model cannot be copied"
+    ]
+    assert saved(out, "uncopied", 0)["position"]
+
+
+TRAIN = ("train", "--model", "cnn", "--backend", "gloo", "--threads", "1", "--evaluate-every", "never")
+
+
+def test_the_prediction_is_told_and_kept_before_the_first_step_and_compared_after_the_last(
+    tmp_path: Path,
+) -> None:
+    text = run_paceline(*TRAIN, "--codec", "int8", "-i", "30", cwd=tmp_path).stdout.splitlines()
+    (expected,) = [line for line in text if line.startswith("expected: ")]
+    assert text.index(expected) < 6, "below the header"
+    assert "without a codec (" in expected
+    assert ": int8 pays " in expected
+    seconds = expected.removeprefix("expected: ").partition(",")[0]
+    assert text[-1].startswith(f"expected {seconds}, measured ")
+    (path,) = (tmp_path / "runs").iterdir()
+    kept = from_document(read_json(RunFolder(path).prediction), StepForecast)
+    assert (kept.coded.codec, kept.comparison.workers) == ("int8", 2)
+    assert show_seconds(kept.coded.step) in seconds
+    run_paceline("train", "--resume", str(path), "-i", "60", cwd=tmp_path)
+    again = from_document(read_json(RunFolder(path).prediction), StepForecast)
+    assert again.probe.sums != kept.probe.sums, "a run that goes on is measured again"
+
+
+def test_what_is_expected_is_near_to_what_is_measured(tmp_path: Path) -> None:
+    """By a factor of two, once: others may use this machine. How near it is, is for benchmarks."""
+    ratios = []
+    for _ in range(3):
+        words = (
+            "--data",
+            "synthetic",
+            "--model",
+            "resnet18",
+            "-b",
+            "2",
+            "-i",
+            "8",
+            "--checkpoint-every",
+            "never",
+        )
+        document = run_json("train", "--codec", "half", "--evaluate-every", "never", *words, cwd=tmp_path)
+        assert document["run"]["probe"] is None
+        expected = from_document(document["prediction"], StepForecast).coded.step
+        measured = [one["typical"] for one in document["summary"]["totals"]]
+        steps = [sum(one[part] for part in one if part != "hidden") for one in measured]
+        ratios.append(sum(steps) / len(steps) / expected)
+        if 0.5 < ratios[-1] < 2:
+            return
+    pytest.fail(f"measured over expected: {ratios}")
+
+
+def test_a_run_without_a_codec_predicts_nothing(tmp_path: Path) -> None:
+    document = run_json(*TRAIN, "-i", "5", cwd=tmp_path)
+    assert document["prediction"] is None
+    (path,) = (tmp_path / "runs").iterdir()
+    assert not RunFolder(path).prediction.exists()
