@@ -30,7 +30,10 @@ OTHERS = ("int8:bits=4", "top-k:ratio=0.01+half", "random-k:ratio=0.1", "dgc:rat
 VISIBLY = 0.5
 """Points of accuracy."""
 OPTIMIZER = "sgd:lr=0.1,momentum=0"
-"""Without momentum, which error feedback does not go well with, and which dgc brings itself."""
+"""Without momentum, which error feedback does not go well with, and which dgc brings itself.
+
+The rate falls to 0 along a cosine: at a constant one the last steps move the accuracy by two points.
+"""
 EPOCHS, WORKERS, BATCH = 5, 4, 32
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 760, 460, 70, 60, 40, 60
 
@@ -39,7 +42,16 @@ def train(case: tuple[str, int, int]) -> tuple[float, float]:
     """Test accuracy in percent, and bytes that a worker sent in a step."""
     codec, seed, epochs = case
     words = ["--data", "fashion-mnist", "--model", "cnn", "--optimizer", OPTIMIZER, "--codec", codec]
-    words += ["--workers", str(WORKERS), "--batch-size", str(BATCH), "--epochs", str(epochs)]
+    words += [
+        "--schedule",
+        f"cosine:epochs={epochs}",
+        "--workers",
+        str(WORKERS),
+        "--batch-size",
+        str(BATCH),
+        "--epochs",
+        str(epochs),
+    ]
     words += ["--seed", str(seed), "--evaluate-every", f"{epochs} epochs", "--json"]
     command = [sys.executable, "-m", "paceline", "simulate", *words]
     out = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)

@@ -184,6 +184,7 @@ def test_json_is_one_strict_document_with_settings_rows_and_summary(monkeypatch)
     document = json.loads(out.getvalue(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert list(document) == ["schema", "settings", "run", "prediction", "rows", "summary"]
     assert document["schema"] == 2
+    assert document["prediction"] is None, "nothing was measured before the first step"
     assert document["settings"] == {"strategy": "all-reduce", "seed": 1}
     assert document["run"]["batch_sizes"] == [32, 32]
     assert [row["accuracy"] for row in document["rows"]] == [0.8194, 0.9639]

@@ -41,7 +41,7 @@ def meta_result(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
         try:
             return rule(*args, **kwargs)
         except (_NotPlain, ValueError, IndexError):  # the latter of sizes that do not fit
-            return function(*args, **kwargs)
+            pass
     if _asks(name, args):
         raise NeedsValues("item() or a condition" if name == "_local_scalar_dense" else name.strip("_"))
     return function(*args, **kwargs)
