@@ -19,7 +19,7 @@ SHORT = {"evaluate": Cadence(3, "steps"), "checkpoint": Cadence(3, "steps"), "it
 SETTINGS = {
     "gradients": settings("restless", codec="powersgd:rank=1,memory=error", **SHORT),
     "differences": settings("restless", codec="random-k:ratio=0.2", strategy="local-sgd:period=3", **SHORT),
-    "slowed": settings("wide", codec="int8", slow={1: 3.0}, iterations=4, checkpoint=Cadence(0)),
+    "slowed": settings("wide", codec="int8", slow={1: 20.0}, iterations=4, checkpoint=Cadence(0)),
     "uncopied": settings("uncopied", codec="int8", **SHORT),
 }
 

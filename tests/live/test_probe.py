@@ -59,7 +59,7 @@ def test_a_run_that_is_measured_equals_one_that_is_not_to_the_last_bit(
 def test_a_worker_that_is_slowed_down_is_measured_as_slow_as_it_is(out: Path) -> None:
     probe = from_document(noted(out, "slowed")["probe"], Probe)
     fast, slow = probe.steps
-    assert 1.5 < slow.forward / fast.forward < 6
+    assert slow.compute > 3 * fast.compute, "20 times, where nothing else goes on"
     sizes = [p.numel() for p in engine_jobs.wide().model().parameters()]
     assert [torch.Size(shape).numel() for shape in probe.shapes] == sizes
     (small, _), (large, seconds) = probe.sums
