@@ -11,6 +11,10 @@ QUESTIONS = {
     "8 worker counts, 1 to 128": (["--workers", "1,2,4,8,16,32,64,128"], 4.0),
     "8 counts, strong scaling": (["--workers", "1,2,4,8,16,32,64,128", "--scaling", "strong"], 4.0),
     "100,000 workers": (["--workers", "1,100000"], 5.0),
+    "8 counts, three codecs": (
+        ["--workers", "1,2,4,8,16,32,64,128", "--codec", "half", "--codec", "int8", "--codec", "powersgd"],
+        6.0,
+    ),
     "8 counts, codec int8": (["--workers", "1,2,4,8,16,32,64,128", "--codec", "int8"], 6.0),
 }
 """What is asked, and the limit in seconds."""

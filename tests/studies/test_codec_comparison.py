@@ -10,9 +10,9 @@ from paceline.clusters.cluster import Link
 from paceline.codecs.base import Codec
 from paceline.errors import UsageError
 from paceline.studies.predict import PredictRequest, predict
-from paceline.studies.predict.codecs import PAYS, compare_steps
+from paceline.studies.predict.codecs import PAYS, compare_steps, link_in_question
 from paceline.studies.predict.prediction import LimitingLink
-from paceline.studies.predict.step import find_bounds, predict_step
+from paceline.studies.predict.step import predict_step
 
 MLP = PredictRequest(model="mlp", device="t4", network="1gbit", workers=(1, 4), batch_size=256)
 SLOW = Link(bandwidth=1e7, latency=5e-5)
@@ -35,7 +35,7 @@ def compared(spec, rate=0.0, link=SLOW, workers=4, strategy="all-reduce", **chan
     """The steps with and without a codec whose operators move so many bytes a second; 0: they take no time."""
     encoded = coded(workers, strategy, spec, rate, link=link, **changes)
     plain = make_setup(workers, strategy, shape=MATRICES, link=link, **changes)
-    where = find_bounds(plain).carrier
+    where = link_in_question(plain)
     found = plain.cluster.hosts[0].link if where == "network" else plain.cluster.hosts[0].inside
     wire = LimitingLink(where=where, name="", bandwidth=found.bandwidth, latency=found.latency)
     _, step = compare_steps(plain, {spec: encoded}, wire)
@@ -61,8 +61,12 @@ def test_the_bandwidth_is_the_same_from_wherever_it_is_searched():
 
 def test_of_workers_on_one_host_it_is_the_bandwidth_inside():
     plain, _, step = compared("half", 2e9, per_host=4)
-    assert find_bounds(plain).carrier == "inside"
+    assert link_in_question(plain) == "inside"
     assert step.pays == "below"
+
+
+def test_of_workers_that_do_not_wait_it_is_the_network_though_the_one_beside_the_server_is_the_fastest():
+    assert link_in_question(make_setup(8, "async", shape=MATRICES, link=SLOW)) == "network"
 
 
 def test_a_codec_that_takes_no_time_pays_as_long_as_transfers_take_some():

@@ -55,11 +55,6 @@ class CodedReduction:
     def coding(self) -> float:
         return sum(self.seconds)
 
-    @property
-    def gathers(self) -> bool:
-        """Whether every rank gets the whole message of every other."""
-        return {exchange.kind for exchange in self.exchanges} == {"all-gather"}
-
 
 @dataclass(frozen=True, slots=True)
 class CodedMessage:

@@ -21,10 +21,9 @@ from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import build_strategy
 from paceline.studies.calibrate.link_fit import AveragedStep, fit_link
-from paceline.studies.predict.codecs import compare_steps
+from paceline.studies.predict.codecs import compare_steps, link_in_question
 from paceline.studies.predict.prediction import CodecComparison, CodecStep, LimitingLink
 from paceline.studies.predict.setup import Setup
-from paceline.studies.predict.step import find_bounds
 
 SHARED = "shm"
 """How the transport is called where workers share memory."""
@@ -75,7 +74,7 @@ def forecast(settings: Settings, probe: Probe, transport: str, *, busy: bool = F
         collective=settings.collective,
         servers=max(1, servers),
     )
-    where = find_bounds(plain).carrier
+    where = link_in_question(plain)
     host = cluster.hosts[0]
     link = host.link if where == "network" else host.inside
     wire = LimitingLink(where=where, name="", bandwidth=link.bandwidth, latency=link.latency)

@@ -214,7 +214,7 @@ class CodecComparison:
     strategy: str
     workers: int
     wire: LimitingLink
-    """The link that a step without a codec would gain most from."""
+    """The link whose bandwidth is in question."""
     steps: tuple[CodecStep, ...]
     """The first one is without a codec."""
 
