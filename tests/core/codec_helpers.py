@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline.codecs import build_codec
-from paceline.codecs.base import Codec, Context, Layout
+from paceline.codecs.base import Codec, Context, Layout, Message
 from paceline.codecs.reduction import reduce, run_together
 from paceline.codecs.state import CodecState
 
@@ -91,3 +91,10 @@ def weighted_sum(vectors: list[Tensor], shares: list[float]) -> Tensor:
         (share * vector.double() for vector, share in zip(vectors, shares, strict=True)),
         torch.zeros(prod(vectors[0].shape), dtype=torch.float64),
     )
+
+
+def decode(codec: Codec, message: Message, like: Tensor, context: Context) -> Tensor:
+    """What a message stands for, of the type of ``like``."""
+    out = torch.zeros_like(like)
+    codec.add(message, out, context)
+    return out

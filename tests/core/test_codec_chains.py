@@ -2,11 +2,11 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from codec_helpers import Ranks, context_of, draw_vector, layout_of
+from codec_helpers import Ranks, context_of, decode, draw_vector, layout_of
 
 from paceline import AllGather, specs
 from paceline.codecs import CODECS, build_codec, each_link, links
-from paceline.codecs.base import Codec, Layout, decode
+from paceline.codecs.base import Codec, Layout
 from paceline.codecs.chain import Chain
 from paceline.codecs.quantised import Half
 from paceline.codecs.reduction import reduce, run_together

@@ -5,12 +5,12 @@ from math import comb
 
 import pytest
 import torch
-from codec_helpers import Ranks, context_of, draw_vector, dtypes
+from codec_helpers import Ranks, context_of, decode, draw_vector, dtypes
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from paceline.codecs import build_codec
-from paceline.codecs.base import Context, Layout, decode
+from paceline.codecs.base import Context, Layout
 from paceline.codecs.bits import pack_bits, packed_length, unpack_bits
 from paceline.codecs.select import SAMPLE, drawn, largest, reaching
 

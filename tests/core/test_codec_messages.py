@@ -4,12 +4,12 @@ from contextlib import suppress
 
 import pytest
 import torch
-from codec_helpers import SPECS, context_of, draw_vector, layout_of
+from codec_helpers import SPECS, context_of, decode, draw_vector, layout_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.codecs import build_codec
-from paceline.codecs.base import CorruptMessage, Layout, decode, pack, unpack
+from paceline.codecs.base import CorruptMessage, Layout, pack, unpack
 
 LAYOUT = layout_of((7, 5), (6,), (), (3, 2, 4))
 SPARSE = ("top-k:ratio=0.1", "dgc:ratio=0.1", "threshold:bound=1")

@@ -7,6 +7,7 @@ from codec_helpers import (
     SPECS,
     Ranks,
     context_of,
+    decode,
     draw_vector,
     dtypes,
     layout_of,
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from paceline import specs
 from paceline.codecs import CODECS, FIRST, build_codec, links
-from paceline.codecs.base import Layout, decode, message_bytes, message_kinds, pack, unpack
+from paceline.codecs.base import Layout, message_bytes, message_kinds, pack, unpack
 from paceline.codecs.reduction import NotFinite
 from paceline.errors import UsageError
 

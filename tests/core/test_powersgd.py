@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from codec_helpers import Ranks, context_of, draw_vector, layout_of
+from codec_helpers import Ranks, context_of, decode, draw_vector, layout_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.codecs import build_codec
-from paceline.codecs.base import decode
 
 HOOK = Path(__file__).parent / "powersgd_hook.py"
 

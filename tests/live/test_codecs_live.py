@@ -9,6 +9,7 @@ import engine_jobs
 import pytest
 import torch
 from codec_pair import BUCKETS, DIFFERENCES, GRADIENTS, OVER_GLOO, REBUCKETED, RESUMED, SETTINGS
+from test_resharding import TRAIN
 
 from command import run_json, run_paceline
 from paceline.clusters.description import read_cluster
@@ -261,19 +262,6 @@ def test_a_gradient_that_is_not_finite_ends_the_run_in_a_sentence(tmp_path: Path
     assert "1 of 3 elements of the gradient of scale are nan on rank " in done.stderr
     assert " in step " in done.stderr
     assert "Traceback" not in done.stderr
-
-
-TRAIN = (
-    "train",
-    "--model",
-    "mlp",
-    "-b",
-    "24",
-    "--checkpoint-every",
-    "10 steps",
-    "--evaluate-every",
-    "10 steps",
-)
 
 
 @pytest.mark.parametrize(

@@ -244,13 +244,6 @@ def check_message(message: Message, *lengths: int) -> None:
                 raise CorruptMessage("a message with an element that is not finite")
 
 
-def decode(codec: Codec, message: Message, like: Tensor, context: Context) -> Tensor:
-    """What a message stands for, of the type of ``like``."""
-    out = torch.zeros_like(like)
-    codec.add(message, out, context)
-    return out
-
-
 def pack(message: Message, length: int | None = None) -> Tensor:
     """A message as bytes, the widest elements first, so that each tensor is aligned; zeros fill it up to ``length``."""
     parts = [tensor.reshape(-1).view(torch.uint8) for tensor in _by_width(message)]
