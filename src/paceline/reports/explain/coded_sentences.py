@@ -1,69 +1,73 @@
 """Sentences about encoded vectors, the same ones in the text, on the page and in the JSON."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from paceline.reports.explain.document import Encoded, Receipt, ShownMessage, Values, numbers_in
+from paceline.reports.explain.document import (
+    Encoded,
+    ExplainedRound,
+    RankValues,
+    Receipt,
+    ShownMessage,
+    Values,
+    numbers_in,
+)
 from paceline.reports.explain.observed import Encoding
-from paceline.reports.explain.playing import Turn
 from paceline.reports.explain.sentences import SPELLED, cell, number, numbers, rounds_and_messages
 from paceline.units import show_bytes
 
-SUM, LENGTHS, MESSAGES, SCATTER, ENCODED_SUMS, DENSE_SUMS = (
-    "sum",
-    "lengths",
-    "messages",
-    "scatter",
-    "encoded sums",
-    "dense sums",
-)
-"""What may be exchanged."""
 
-HOW: Mapping[str, str] = MappingProxyType(
-    {
-        SUM: "Messages are summed on the way, as vectors are.",
-        LENGTHS: "The data decide how long a message is, so lengths are exchanged first.",
-        MESSAGES: "Messages cannot be summed on the way: each travels round a ring as it is, and every process adds up "
-        "all of them.",
-        ENCODED_SUMS: "Messages cannot be summed on the way: process r sums chunk r for all (a reduce-scatter), "
-        "encodes the sum, and all gather these; what a process sends does not grow with the number of processes.",
-        DENSE_SUMS: "So many messages would be longer than the vectors: process r sums chunk r for all "
-        "(a reduce-scatter), where equal indices meet, and sends it on as it is.",
-    }
+class Exchanged(NamedTuple):
+    """What an exchange carries, in words."""
+
+    title: str = ""
+    column: str = "chunk"
+    """What stands above a column."""
+    how: str = ""
+    decoded: str = ""
+
+
+SUM = Exchanged(
+    how="Messages are summed on the way, as vectors are.",
+    decoded="Every process decodes the sum.",
 )
-TITLES: Mapping[str, str] = MappingProxyType(
-    {
-        LENGTHS: "gather the lengths",
-        MESSAGES: "gather the messages",
-        ENCODED_SUMS: "gather the sums, encoded",
-        DENSE_SUMS: "gather the sums",
-    }
+LENGTHS = Exchanged(
+    title="gather the lengths",
+    column="length",
+    how="The data decide how long a message is, so lengths are exchanged first.",
 )
-COLUMNS: Mapping[str, str] = MappingProxyType({LENGTHS: "length", MESSAGES: "message"})
-"""What stands above a column; else "chunk"."""
-DECODED: Mapping[str, str] = MappingProxyType(
-    {
-        SUM: "Every process decodes the sum.",
-        MESSAGES: "Every process decodes all messages and adds them up, in the order of ranks.",
-        ENCODED_SUMS: "Every process decodes the sums of all chunks.",
-        DENSE_SUMS: "Every process has the sums of all chunks.",
-    }
+MESSAGES = Exchanged(
+    title="gather the messages",
+    column="message",
+    how="Messages cannot be summed on the way: each travels round a ring as it is, and every process adds up all of "
+    "them.",
+    decoded="Every process decodes all messages and adds them up, in the order of ranks.",
+)
+SCATTER = Exchanged(title="sum chunk r at process r")
+ENCODED_SUMS = Exchanged(
+    title="gather the sums, encoded",
+    how="Messages cannot be summed on the way: process r sums chunk r for all (a reduce-scatter), encodes the sum, and "
+    "all gather these; what a process sends does not grow with the number of processes.",
+    decoded="Every process decodes the sums of all chunks.",
+)
+DENSE_SUMS = Exchanged(
+    title="gather the sums",
+    how="So many messages would be longer than the vectors: process r sums chunk r for all (a reduce-scatter), where "
+    "equal indices meet, and sends it on as it is.",
+    decoded="Every process has the sums of all chunks.",
 )
 PREPARED = (
     "The codec changes the gradients before the memory is added: momentum and clipping have their place here."
 )
 ADDED = "Every process adds its error memory: what its messages have left out so far."
-
-
 HAVE_LEFT_OUT = "The memories are what a step before, on the same values, has left out."
 
 
-def how(kinds: Sequence[str], schedule: str) -> str:
+def how(kinds: Sequence[Exchanged], schedule: str) -> str:
     """Which way messages go; ``schedule`` is a sentence about the one that sums."""
     if [*kinds] == [LENGTHS, SUM]:
-        return f"{HOW[LENGTHS]} Here the messages would be longer than the vectors, so these are summed. {schedule}"
-    return " ".join([HOW[kind] for kind in dict.fromkeys(kinds) if kind in HOW] + [schedule] * (SUM in kinds))
+        return f"{LENGTHS.how} Here the messages would be longer than the vectors, so these are summed. {schedule}"
+    return " ".join([kind.how for kind in dict.fromkeys(kinds) if kind.how] + [schedule] * (SUM in kinds))
 
 
 def balanced(balance: Mapping[str, Values], op: str) -> list[str]:
@@ -124,40 +128,40 @@ def sends(rank: int, messages: Iterable[tuple[Encoding, str]]) -> Receipt:
     return Receipt(rank, f"p{rank} encodes {words} ({size}{' each' if len(found) > 1 else ''})")
 
 
-def passed_on(kind: str, first: object) -> str:
-    word = COLUMNS.get(kind, "chunk")
+def passed_on(kind: Exchanged, first: object) -> str:
     sparse = isinstance(first, Encoded) and "indices" in first.contents
     how = "; indices travel with their values, and nothing is merged on the way" if sparse else ", as it is"
-    return f"Every process passes one {word} on to its right neighbour{how}."
+    return f"Every process passes one {kind.column} on to its right neighbour{how}."
 
 
-def arrived(turn: Turn, kind: str) -> str:
-    cells = [held for row in turn.after.cells for held in row]
-    return f"afterwards {sum(held != () for held in cells)} of {len(cells)} {COLUMNS.get(kind, 'chunk')}s are there"
+def arrived(after: ExplainedRound, kind: Exchanged) -> str:
+    cells = [held for row in after.cells for held in row]
+    return f"afterwards {sum(held != () for held in cells)} of {len(cells)} {kind.column}s are there"
 
 
-def gathered(turn: Turn, kind: str) -> tuple[Receipt, ...]:
-    word = COLUMNS.get(kind, "chunk")
+def gathered(after: ExplainedRound, kind: Exchanged) -> tuple[Receipt, ...]:
     return tuple(
-        Receipt(m.target, f"p{m.target} receives {word} {m.start} from p{m.source}: {cell(m.cells[0])}")
-        for m in sorted(turn.messages, key=lambda m: m.target)
+        Receipt(
+            m.target, f"p{m.target} receives {kind.column} {m.start} from p{m.source}: {cell(m.cells[0])}"
+        )
+        for m in sorted(after.messages, key=lambda m: m.target)
     )
 
 
-def scattered(turn: Turn) -> str:
-    first = turn.messages[0]
-    far = (first.target - first.source) % len(turn.after.cells)
+def scattered(after: ExplainedRound) -> str:
+    first = after.messages[0]
+    far = (first.target - first.source) % len(after.cells)
     whom = "its right neighbour" if far == 1 else f"the process {far} to its right"
     return (
         f"Every process sends to {whom} the message of that one's chunk; the receiver decodes it and adds it."
     )
 
 
-def merged(turn: Turn, starts: Sequence[int]) -> tuple[Receipt, ...]:
+def merged(before: RankValues, after: ExplainedRound, starts: Sequence[int]) -> tuple[Receipt, ...]:
     """What meets at process r: "p0 receives chunk 0 from p3: 1: 2.5 + 9.1 = 11.6"."""
     found = []
-    for m in sorted(turn.messages, key=lambda m: m.target):
-        had, has = (numbers_in([state.cells[m.target][m.start]]) for state in (turn.before, turn.after))
+    for m in sorted(after.messages, key=lambda m: m.target):
+        had, has = (numbers_in([state.cells[m.target][m.start]]) for state in (before, after))
         came = m.cells[0]
         assert isinstance(came, Encoded)
         if "indices" in came.contents:
@@ -205,7 +209,7 @@ def _sum(terms: Sequence[float]) -> str:
     return " + ".join(map(number, terms)).replace("+ -", "- ")
 
 
-def kept(kinds: Sequence[str]) -> str:
+def kept(kinds: Sequence[Exchanged]) -> str:
     if ENCODED_SUMS in kinds:
         more = "; of the chunk that a process summed, what the second encoding left out"
     elif DENSE_SUMS in kinds:

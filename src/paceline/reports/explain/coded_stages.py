@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
+from operator import add
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from paceline.reports.explain.document import (
     numbers_in,
 )
 from paceline.reports.explain.observed import ObservedRank, as_values
-from paceline.reports.explain.playing import Turn, explained_rounds, in_chunks, play
+from paceline.reports.explain.playing import explained_rounds, in_chunks, play
 
 
 class CodedStages:
@@ -32,8 +33,7 @@ class CodedStages:
 
     def __init__(self, ranks: Sequence[ObservedRank], schedule: Schedule, hosts: Sequence[int]) -> None:
         self.made: list[ExplainedStage] = []
-        self.kinds: list[str] = []
-        """Of the exchanges, in the words of ``coded_sentences``."""
+        self.kinds: list[words.Exchanged] = []
         self.values = self.inputs = [rank.vector / rank.context.share for rank in ranks]
         self.memories = memories(ranks)
         self._sent = self.inputs
@@ -62,7 +62,7 @@ class CodedStages:
         if last == words.MESSAGES:
             progress = words.met([rank.encodings[-1].cell() for rank in self._ranks])
         step = _step(
-            "decode", words.DECODED[last], [rank.vector for rank in self._ranks], progress=progress, done=True
+            "decode", last.decoded, [rank.vector for rank in self._ranks], progress=progress, done=True
         )
         self.made.append(_by_element(self._sent, [step]))
         if self.memories:
@@ -94,14 +94,11 @@ class CodedStages:
                 if not one.is_sparse:
                     rows[number][one.where] = one.stands_for()
             encoded.append(tuple(column for one in rank.encodings for column in one.columns))
-            whom = [f" for p{other}" for other in self._others(number)] if parted else [""]
-            received.append(words.sends(number, zip(rank.encodings, whom, strict=True)))
+            others = [f" for p{other}" for other, _ in enumerate(self._ranks) if other != number]
+            received.append(words.sends(number, zip(rank.encodings, others if parted else [""], strict=True)))
         first = self._ranks[0].encodings[0].cell()
         sentence = words.encoding(first, has_memory=bool(self.memories), parted=parted)
         return _step("encode", sentence, rows, encoded=tuple(encoded), received=tuple(received))
-
-    def _others(self, number: int) -> list[int]:
-        return [other for other, _ in enumerate(self._ranks) if other != number]
 
     def _chunks(self) -> list[slice]:
         return [where for where, _ in self._ranks[0].context.chunks()]
@@ -110,17 +107,16 @@ class CodedStages:
         tensors = [one.tensor for one in asked]
         dtype, width = tensors[0].dtype, tensors[0].itemsize
 
-        def add(one: float, other: float) -> float:
+        def rounded(one: float, other: float) -> float:
             return as_values(torch.tensor([one], dtype=dtype) + torch.tensor([other], dtype=dtype))[0]
 
         bounds = chunk_bounds(tensors[0].numel(), self._schedule.chunks).tolist()
         start = in_chunks([*map(as_values, tensors)], bounds)
         rounds = explained_rounds(
-            self._schedule, "sum", start, self._numbers, add, lambda cells: width * len(numbers_in(cells))
+            self._schedule, "sum", start, self._numbers, rounded, lambda cells: width * len(numbers_in(cells))
         )
         title = asked[0].what or ("sum the vectors" if words.LENGTHS in self.kinds else "sum the messages")
-        columns = sentences.chunk_columns(self._schedule.chunks)
-        self._add(words.SUM, ExplainedStage(title=title, columns=columns, start=start, steps=tuple(rounds)))
+        self._add(words.SUM, sentences.chunk_columns(self._schedule.chunks), start, rounds, title)
         for tensor, row in zip(tensors, self.made[-1].states[-1].values, strict=True):
             tensor.copy_(torch.tensor(row))
         return [None] * len(asked)
@@ -132,16 +128,22 @@ class CodedStages:
             cells=tuple(tuple(own[of] if of == rank else () for of in ranks) for rank in ranks),
             parts=tuple(tuple(parts[of] if of == rank else () for of in ranks) for rank in ranks),
         )
-        steps = tuple(
-            self._told(
-                turn, words.passed_on(kind, own[0]), words.arrived(turn, kind), words.gathered(turn, kind)
+        rounds = play(_ring(self._hosts), start, self._numbers, lambda _, new: new, lambda _: raws[0].nbytes)
+        steps = (
+            replace(
+                after,
+                sentence=words.passed_on(kind, own[0]),
+                progress=words.arrived(after, kind),
+                received=words.gathered(after, kind),
             )
-            for turn in play(_ring(self._hosts), start, lambda _, new: new, lambda _: raws[0].nbytes)
+            for _, after in rounds
         )
-        columns = tuple(f"{words.COLUMNS.get(kind, 'chunk')} {rank}" for rank in ranks)
-        self._add(kind, ExplainedStage(title=words.TITLES[kind], columns=columns, start=start, steps=steps))
+        columns = tuple(f"{kind.column} {rank}" for rank in ranks)
+        self._add(kind, columns, start, steps)
 
-    def _gathered(self, raws: Sequence[Tensor]) -> tuple[str, list[Cell], Sequence[tuple[int, ...]]]:
+    def _gathered(
+        self, raws: Sequence[Tensor]
+    ) -> tuple[words.Exchanged, list[Cell], Sequence[tuple[int, ...]]]:
         """What each rank brings, and whose values are in that."""
         alone, all_ranks = [(rank,) for rank in range(len(raws))], [tuple(range(len(raws)))] * len(raws)
         if raws[0].dtype != torch.uint8:
@@ -178,16 +180,19 @@ class CodedStages:
         )
         steps: list[ExplainedRound] = []
         sent_so_far: list[ShownMessage] = []
-        for turn in play(_reduce_scatter(self._hosts), start, lambda one, new: one + new, lambda _: size):
-            sent_so_far += turn.messages
-            progress = sentences.progress(turn.after.parts) + words.union(sent_so_far, len(cells))
-            received = words.merged(turn, [where.start for where in chunks])
-            steps.append(self._told(turn, words.scattered(turn), progress, received))
+        schedule = _reduce_scatter(self._hosts)
+        for before, after in play(schedule, start, self._numbers, add, lambda _: size):
+            sent_so_far += after.messages
+            steps.append(
+                replace(
+                    after,
+                    sentence=words.scattered(after),
+                    progress=sentences.progress(after.parts) + words.union(sent_so_far, len(cells)),
+                    received=words.merged(before, after, [where.start for where in chunks]),
+                )
+            )
         columns = sentences.chunk_columns(len(chunks))
-        title = "sum chunk r at process r"
-        self._add(
-            words.SCATTER, ExplainedStage(title=title, columns=columns, start=start, steps=tuple(steps))
-        )
+        self._add(words.SCATTER, columns, start, steps)
         for rank in self._ranks:
             rank.encodings.clear()
 
@@ -209,23 +214,16 @@ class CodedStages:
         start = RankValues(cells=tuple((one, (), ()) for one in sums), parts=parts)
         return ExplainedStage(columns=("sum of its chunk", "message", rest), start=start, steps=(step,))
 
-    def _told(
-        self, turn: Turn, sentence: str, progress: str, received: tuple[Receipt, ...]
-    ) -> ExplainedRound:
-        return ExplainedRound(
-            round=next(self._numbers),
-            phase=turn.phase,
-            title=turn.title,
-            sentence=sentence,
-            progress=progress,
-            messages=turn.messages,
-            received=received,
-            cells=turn.after.cells,
-            parts=turn.after.parts,
-        )
-
-    def _add(self, kind: str, stage: ExplainedStage) -> None:
+    def _add(
+        self,
+        kind: words.Exchanged,
+        columns: tuple[str, ...],
+        start: RankValues,
+        steps: Iterable[ExplainedRound],
+        title: str = "",
+    ) -> None:
         self.kinds.append(kind)
+        stage = ExplainedStage(title=title or kind.title, columns=columns, start=start, steps=tuple(steps))
         self.made.append(stage)
 
 

@@ -75,7 +75,7 @@ class ExplainedRound(RankValues):
     """From 1; None where nothing travels."""
     phase: str
     title: str
-    sentence: str
+    sentence: str = ""
     progress: str = ""
     messages: tuple[ShownMessage, ...] = ()
     received: tuple[Receipt, ...] = ()

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from math import isqrt
 from operator import add
 from types import MappingProxyType
@@ -93,9 +94,7 @@ def explain_encoded(
         segments=request.segments,
         about=_about(spec),
         how=words.how(stages.kinds, sentences.about(request.schedule)[0]),
-        opening=" ".join(
-            filter(None, (_opening(workers, layout), note, words.HAVE_LEFT_OUT if stages.memories else ""))
-        ),
+        opening=_opening(workers, layout, note, words.HAVE_LEFT_OUT if stages.memories else ""),
         stages=tuple(stages.made),
         result=ends[0],
         balance=balance,
@@ -149,7 +148,7 @@ def _opening(workers: int, layout: Layout, *more: str) -> str:
     return " ".join(filter(None, (first, *more)))
 
 
-def _check_schedule(request: ExplainRequest, kinds: Sequence[str]) -> None:
+def _check_schedule(request: ExplainRequest, kinds: Sequence[words.Exchanged]) -> None:
     if words.SUM in kinds or not kinds:
         return
     sum_up = ", ".join(name for name in CODECS if build_codec(name).sums)
@@ -191,7 +190,9 @@ def _totals(
 ) -> dict[str, Any]:
     steps = [step for stage in stages.made for step in stage.steps]
     start = in_chunks(values, chunk_bounds(len(values[0]), schedule.chunks).tolist())
-    dense = [message for turn in play(schedule, start, add, as_float32) for message in turn.messages]
+    dense = [
+        message for _, turn in play(schedule, start, count(), add, as_float32) for message in turn.messages
+    ]
     return {
         **count_messages(hosts, [message for step in steps for message in step.messages]),
         "rounds": sum(step.round is not None for step in steps),

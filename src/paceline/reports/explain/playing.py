@@ -2,9 +2,9 @@
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby, pairwise
 from types import MappingProxyType
-from typing import NamedTuple
 
 from paceline.collectives.schedule import Round, Schedule
 from paceline.reports.explain import sentences
@@ -31,30 +31,30 @@ ELEMENT = 4
 """Bytes of a float32, in which gradients usually travel."""
 
 
-class Turn(NamedTuple):
-    """A round that was played."""
-
-    phase: str
-    title: str
-    messages: tuple[ShownMessage, ...]
-    before: RankValues
-    after: RankValues
-
-
 def as_float32(cells: Sequence[Cell]) -> int:
     return ELEMENT * len(numbers_in(cells))
 
 
-def play(schedule: Schedule, start: RankValues, combine: Combine, size: MessageSize) -> Iterator[Turn]:
+def play(
+    schedule: Schedule, start: RankValues, numbers: Iterator[int], combine: Combine, size: MessageSize
+) -> Iterator[tuple[RankValues, ExplainedRound]]:
+    """Each round, still without words, and what ranks held before it."""
     held = start
     for phase, group in groupby(schedule.each_round(), key=lambda turn: turn.phase):
         rounds = list(group)
         for place, turn in enumerate(rounds, start=1):
             messages = tuple(_messages(turn, held, size))
             cells, parts = _after(messages, held, combine)
-            title = f"{phase.replace(', ', ' and ')}, round {place} of {len(rounds)}"
-            before, held = held, RankValues(cells=cells, parts=parts)
-            yield Turn(phase, title, messages, before, held)
+            after = ExplainedRound(
+                round=next(numbers),
+                phase=phase,
+                title=f"{phase.replace(', ', ' and ')}, round {place} of {len(rounds)}",
+                messages=messages,
+                cells=cells,
+                parts=parts,
+            )
+            yield held, after
+            held = after
 
 
 def explained_rounds(
@@ -66,17 +66,12 @@ def explained_rounds(
     size: MessageSize = as_float32,
 ) -> Iterator[ExplainedRound]:
     """The rounds of a schedule that reduces numbers, in words."""
-    for turn in play(schedule, start, combine or OPERATIONS[op], size):
-        yield ExplainedRound(
-            round=next(numbers),
-            phase=turn.phase,
-            title=turn.title,
-            sentence=sentences.sentence(schedule, op, turn.messages),
-            progress=sentences.progress(turn.after.parts),
-            messages=turn.messages,
-            received=sentences.received(op, turn.messages, turn.before, turn.after),
-            cells=turn.after.cells,
-            parts=turn.after.parts,
+    for before, after in play(schedule, start, numbers, combine or OPERATIONS[op], size):
+        yield replace(
+            after,
+            sentence=sentences.sentence(schedule, op, after.messages),
+            progress=sentences.progress(after.parts),
+            received=sentences.received(op, before, after),
         )
 
 

@@ -12,6 +12,7 @@ from paceline.collectives.schedule import Schedule
 from paceline.reports.explain.document import (
     Cell,
     Encoded,
+    ExplainedRound,
     Parts,
     RankValues,
     Receipt,
@@ -139,12 +140,10 @@ def traffic(totals: Mapping[str, Any], hosts: Sequence[int], length: int) -> lis
     return [total, f"{who} {size}{reached} {bound}"]
 
 
-def received(
-    op: str, messages: Sequence[ShownMessage], before: RankValues, after: RankValues
-) -> tuple[Receipt, ...]:
+def received(op: str, before: RankValues, after: ExplainedRound) -> tuple[Receipt, ...]:
     """What each rank receives; the same chunks from several are one receipt."""
     grouped: dict[tuple[int, int, int], list[ShownMessage]] = {}
-    for message in sorted(messages, key=lambda m: (m.target, m.start)):
+    for message in sorted(after.messages, key=lambda m: (m.target, m.start)):
         grouped.setdefault((message.target, message.start, message.stop), []).append(message)
     found = []
     for (target, start, stop), some in grouped.items():
