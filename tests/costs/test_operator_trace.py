@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from paceline.costs.trace.meta import RULES, meta_result, ordered
+from paceline.costs.trace.meta import RULES, meta_result
+from paceline.costs.trace.meta_tensors import ordered
 from paceline.costs.trace.operator import Attention, Convolution, Operator
 from paceline.costs.trace.recorder import OperatorRecorder
 from paceline.costs.trace.trace import Trace, TracedStep, trace, without_values

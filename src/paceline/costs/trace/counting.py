@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from paceline.costs.trace import operator as ops
-from paceline.costs.trace.meta import is_channels_last
+from paceline.costs.trace.meta_tensors import is_channels_last
 from paceline.costs.trace.operator import Convolution, Operator, OperatorKind, Phase, Shape, kind_of
 
 Arguments = dict[str, Any]
