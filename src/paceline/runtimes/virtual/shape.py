@@ -26,8 +26,8 @@ class JobShape:
     """Of the trainable parameters."""
     dtype: torch.dtype = torch.float32
     buffers: int = 0
-    train_samples: int
-    test_samples: int
+    train_samples: int = 1
+    test_samples: int = 1
     ready: tuple[float, ...] = ()
     """One a parameter: the part of backward, 0 to 1, after which its gradient is complete; empty: not known."""
     accumulate: int = 1

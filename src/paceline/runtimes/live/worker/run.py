@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Reduction
 from paceline.codecs.reduction import NotFinite
-from paceline.collectives.traffic import broadcast_bytes
 from paceline.jobs.job import Job
 from paceline.jobs.step import StepHooks, StepPhase
 from paceline.records.checkpoints import Checkpoints
@@ -21,13 +19,13 @@ from paceline.records.summary import Observer, Probe, Summary
 from paceline.records.tensors import write_tensors
 from paceline.runtimes.compression import Compressor, layout_of
 from paceline.runtimes.config import already_complete
-from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.overlap import CompressedOverlap, Overlap, Slowdown
 from paceline.runtimes.live.worker.probe import NotMeasured, measure
 from paceline.runtimes.live.worker.recorder import StepRecorder
 from paceline.runtimes.live.worker.records import RunRecords, load_shared
+from paceline.runtimes.live.worker.reductions import Reductions
 from paceline.runtimes.live.worker.stopping import StopByVote
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica, stream_seed
@@ -37,7 +35,6 @@ from paceline.strategies import effects
 from paceline.strategies.base import SyncPoint, Worker
 from paceline.strategies.messages import message_bytes
 
-WEIGHT, VOTE = 0, 1
 _NUMBERS = ("clock", "now", "samples", "samples_since_sync", "total_weight")
 
 
@@ -81,18 +78,6 @@ class WorkerRun(StepHooks):
         self._overlap: Overlap | None = None
         self._share = 1.0
         self._loss, self._seen = 0.0, 0
-        self._do: dict[type, Callable[[Any], object]] = {
-            effects.Gradient: self._gradient,
-            effects.Apply: self._apply,
-            effects.Clock: self._clock,
-            effects.Send: self._send,
-            effects.Receive: self._receive,
-            effects.AllReduce: self._all_reduce,
-            effects.Broadcast: self._broadcast,
-            Evaluate: self._evaluate,
-            Save: self._save,
-            Export: self._export,
-        }
 
     def restore(self, checkpoints: Checkpoints) -> bool:
         """Go on from a checkpoint that all have; False: a worker of servers has none of its own of that step."""
@@ -142,10 +127,9 @@ class WorkerRun(StepHooks):
             events = stack.enter_context(EventWriter(self.records.folder.events(self.comm.rank)))
             before_hard_end(events.flush)
             self.records.started(self.position.progress, self._probe() if start_together else None)
-            self._stop = stop
             if start_together:
                 self.comm.barrier()
-            ending = self._run(events)
+            ending = self._run(events, stop)
         if self._compressor and not self._compressor.used:
             settings = self.prepared.settings
             self.records.noted(
@@ -168,18 +152,19 @@ class WorkerRun(StepHooks):
             self.records.noted(f"what to expect of a step cannot be said: {error}")
             return None
 
-    def _run(self, events: EventWriter) -> Ending:
+    def _run(self, events: EventWriter, stop: StopByVote) -> Ending:
         # Workers of servers share no exchange whose lengths they could compare.
         compared = SoloComm() if self.prepared.servers else self.comm
         replica = self.me if self.prepared.strategy.replicated else None
         self.recorder = StepRecorder(compared, events, self.records.ledger, self.me.now, replica)
+        self._reductions = Reductions(self.me, self.replica, self.comm, self._compressor, self.recorder, stop)
         session = Session(
             prepared=self.prepared,
             me=self.me,
             position=self.position,
             learning_rate=self.replica.learning_rate,
             report=self.records.evaluated,
-            stopping=lambda: self._stop.reached(self.me.clock),
+            stopping=lambda: stop.reached(self.me.clock),
         )
         try:
             ending = self._carry_out(session)
@@ -192,6 +177,18 @@ class WorkerRun(StepHooks):
         return ending
 
     def _carry_out(self, session: Session) -> Ending:
+        handlers: dict[type, Callable[[Any], object]] = {
+            effects.Gradient: self._gradient,
+            effects.Apply: self._apply,
+            effects.Clock: self._clock,
+            effects.Send: self._send,
+            effects.Receive: self._receive,
+            effects.AllReduce: self._reductions.all_reduce,
+            effects.Broadcast: self._reductions.broadcast,
+            Evaluate: self._evaluate,
+            Save: self._save,
+            Export: self._export,
+        }
         program, answer, at_sync_point, trained = session.program(), None, False, False
         self._seen = self.me.seen
         while True:
@@ -214,7 +211,7 @@ class WorkerRun(StepHooks):
                     return "left"
                 trained = True
             try:
-                answer = self._do[type(effect)](effect)
+                answer = handlers[type(effect)](effect)
             except NotFinite as error:
                 updated = getattr(effect, "tensor", None) is self.me.params  # the step has been counted
                 what, step = f"{error} on rank {self.me.rank}", self.me.clock + (not updated)
@@ -230,7 +227,7 @@ class WorkerRun(StepHooks):
         recorder.close(me.clock)
         recorder.pace(self.position.progress)
         if self._share_buffers:
-            self._broadcast(effects.Broadcast(me.buffers))
+            self._reductions.broadcast(effects.Broadcast(me.buffers))
         me.samples = replica.shards.size(me.rank, me.clock)
         share = me.samples / replica.shards.total(me.clock) if effect.reduce else 1.0
         overlap = self._overlap_of(effect.reduce) if effect.reduce and not self.comm.alone else None
@@ -239,12 +236,7 @@ class WorkerRun(StepHooks):
         self._loss = loss if me.samples else self._loss
         self.heartbeat.enter("exchange")
         if overlap:
-            storage = replica.flat.grad_storage
-            self._fill_control(storage, me.samples)
-            for start, end in overlap.finish():
-                recorder.hide(start, end)
-            self._read_control(storage)
-            recorder.exchanged(overlap.sent, overlap.received)
+            self._reductions.finish(overlap)
         elif effect.reduce:
             me.total_weight = me.samples
         me.samples_since_sync += me.samples
@@ -263,14 +255,6 @@ class WorkerRun(StepHooks):
     def last_backward(self) -> None:
         if self._overlap:
             self._overlap.begin(self._share)
-
-    def _fill_control(self, storage: Tensor, weight: float) -> None:
-        storage[WEIGHT] = weight
-        storage[VOTE] = self._stop.vote()
-
-    def _read_control(self, storage: Tensor) -> None:
-        self.me.total_weight, votes = storage[: VOTE + 1].tolist()
-        self._stop.count(votes)
 
     def _apply(self, effect: effects.Apply) -> None:
         me = self.me
@@ -304,66 +288,6 @@ class WorkerRun(StepHooks):
         self.recorder.answered(getattr(message, "held", 0.0))
         self.recorder.moved(0, message_bytes(envelope.message))
         return envelope.sender, message
-
-    @torch.no_grad()
-    def _all_reduce(self, effect: effects.AllReduce) -> None:
-        me, tensor = self.me, effect.tensor
-        if self.comm.alone:
-            me.total_weight = effect.weight
-        elif self._compressor and tensor is me.grad and effect.op == "sum":
-            self._reduce(self._compressor.reduce_whole_gradient(1.0))
-        elif effect.op == "sum":
-            self._sum(tensor)
-        elif self._compressor and (tensor is me.params or tensor is me.grad):
-            self._compressed_mean(self._compressor, effect)
-        elif tensor is me.params or tensor is me.grad:
-            flat = self.replica.flat
-            storage = flat.params_storage if tensor is me.params else flat.grad_storage
-            tensor.mul_(effect.weight)
-            self._fill_control(storage, effect.weight)
-            self._sum(storage)
-            self._read_control(storage)
-            tensor.div_(me.total_weight)
-        else:
-            message = torch.cat((tensor.new_full((1,), effect.weight), tensor.reshape(-1) * effect.weight))
-            self._sum(message)
-            me.total_weight = message[0].item()
-            tensor.copy_(message[1:].view_as(tensor) / me.total_weight)
-        if tensor is me.params:
-            me.samples_since_sync = 0
-
-    def _compressed_mean(self, compressor: Compressor, effect: effects.AllReduce) -> None:
-        """The control elements go first, exactly: a worker's share of the mean must be known before it is encoded."""
-        me, tensor, flat = self.me, effect.tensor, self.replica.flat
-        storage = flat.params_storage if tensor is me.params else flat.grad_storage
-        self._fill_control(storage, effect.weight)
-        self._sum(storage[:CONTROL])
-        self._read_control(storage)
-        share = effect.weight / me.total_weight
-        if tensor is me.params:
-            self._reduce(compressor.reduce_params(share))
-        else:
-            tensor.mul_(share)
-            self._reduce(compressor.reduce_whole_gradient(share))
-
-    def _reduce(self, program: Reduction) -> None:
-        self.recorder.exchanged(*self.comm.reduce(program))
-
-    def _sum(self, tensor: Tensor) -> None:
-        there = tensor.to(self.replica.device)
-        self.comm.sum(there)
-        if there is not tensor:
-            tensor.copy_(there)
-        self.recorder.exchanged(*self.comm.traffic(there))
-
-    def _broadcast(self, effect: effects.Broadcast) -> None:
-        comm, tensor = self.comm, effect.tensor
-        if comm.alone or not tensor.numel():
-            return
-        comm.broadcast(tensor, effect.root)
-        if self._compressor and tensor is self.me.params:
-            self._compressor.take_reference()
-        self.recorder.exchanged(*broadcast_bytes(tensor.nbytes, comm.workers, comm.rank, effect.root))
 
     def _evaluate(self, effect: Evaluate) -> Tensor:
         alive = partial(self.heartbeat.enter, "evaluate")

@@ -1,0 +1,109 @@
+"""Reductions and broadcasts among live workers; with every mean travel its weights, and votes to stop."""
+
+import torch
+from torch import Tensor
+
+from paceline.codecs.base import Reduction
+from paceline.collectives.traffic import broadcast_bytes
+from paceline.runtimes.compression import Compressor
+from paceline.runtimes.flat import CONTROL
+from paceline.runtimes.live.worker.comm import SoloComm
+from paceline.runtimes.live.worker.overlap import Overlap
+from paceline.runtimes.live.worker.recorder import StepRecorder
+from paceline.runtimes.live.worker.stopping import StopByVote
+from paceline.runtimes.replica import Replica
+from paceline.strategies.base import Worker
+from paceline.strategies.effects import AllReduce, Broadcast
+
+WEIGHT, VOTE = 0, 1
+
+
+class Reductions:
+    """Carries out what a program asks for; a ``compressor`` encodes gradients, parameters and their means."""
+
+    def __init__(
+        self,
+        me: Worker,
+        replica: Replica,
+        comm: SoloComm,
+        compressor: Compressor | None,
+        recorder: StepRecorder,
+        stop: StopByVote,
+    ) -> None:
+        self._me, self._replica, self._comm = me, replica, comm
+        self._compressor, self._recorder, self._stop = compressor, recorder, stop
+
+    def finish(self, overlap: Overlap) -> None:
+        """Reduce what is left of a gradient whose buckets are reduced while backward runs."""
+        storage = self._replica.flat.grad_storage
+        self._fill_control(storage, self._me.samples)
+        for start, end in overlap.finish():
+            self._recorder.hide(start, end)
+        self._read_control(storage)
+        self._recorder.exchanged(overlap.sent, overlap.received)
+
+    @torch.no_grad()
+    def all_reduce(self, effect: AllReduce) -> None:
+        me, tensor = self._me, effect.tensor
+        if self._comm.alone:
+            me.total_weight = effect.weight
+        elif self._compressor and tensor is me.grad and effect.op == "sum":
+            self._reduce(self._compressor.reduce_whole_gradient(1.0))
+        elif effect.op == "sum":
+            self._sum(tensor)
+        elif tensor is me.params or tensor is me.grad:
+            flat = self._replica.flat
+            storage = flat.params_storage if tensor is me.params else flat.grad_storage
+            self._fill_control(storage, effect.weight)
+            if self._compressor:
+                self._compressed_mean(self._compressor, effect, storage)
+            else:
+                tensor.mul_(effect.weight)
+                self._sum(storage)
+                self._read_control(storage)
+                tensor.div_(me.total_weight)
+        else:
+            message = torch.cat((tensor.new_full((1,), effect.weight), tensor.reshape(-1) * effect.weight))
+            self._sum(message)
+            me.total_weight = message[0].item()
+            tensor.copy_(message[1:].view_as(tensor) / me.total_weight)
+        if tensor is me.params:
+            me.samples_since_sync = 0
+
+    def broadcast(self, effect: Broadcast) -> None:
+        comm, tensor = self._comm, effect.tensor
+        if comm.alone or not tensor.numel():
+            return
+        comm.broadcast(tensor, effect.root)
+        if self._compressor and tensor is self._me.params:
+            self._compressor.take_reference()
+        self._recorder.exchanged(*broadcast_bytes(tensor.nbytes, comm.workers, comm.rank, effect.root))
+
+    def _compressed_mean(self, compressor: Compressor, effect: AllReduce, storage: Tensor) -> None:
+        """The control elements go first, exactly: a worker's share of the mean must be known before it is encoded."""
+        self._sum(storage[:CONTROL])
+        self._read_control(storage)
+        share = effect.weight / self._me.total_weight
+        if effect.tensor is self._me.params:
+            self._reduce(compressor.reduce_params(share))
+        else:
+            effect.tensor.mul_(share)
+            self._reduce(compressor.reduce_whole_gradient(share))
+
+    def _fill_control(self, storage: Tensor, weight: float) -> None:
+        storage[WEIGHT] = weight
+        storage[VOTE] = self._stop.vote()
+
+    def _read_control(self, storage: Tensor) -> None:
+        self._me.total_weight, votes = storage[: VOTE + 1].tolist()
+        self._stop.count(votes)
+
+    def _reduce(self, program: Reduction) -> None:
+        self._recorder.exchanged(*self._comm.reduce(program))
+
+    def _sum(self, tensor: Tensor) -> None:
+        there = tensor.to(self._replica.device)
+        self._comm.sum(there)
+        if there is not tensor:
+            tensor.copy_(there)
+        self._recorder.exchanged(*self._comm.traffic(there))
