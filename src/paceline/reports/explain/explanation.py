@@ -35,7 +35,8 @@ def explain(request: ExplainRequest, limits: DisplayLimits) -> Explanation:
         from paceline.reports.explain.encoded import explain_encoded  # it needs torch
 
         return explain_encoded(request, limits, hosts, schedule)
-    values = _small_values(request, len(hosts), schedule.chunks)
+    small = [float(number) for number in range(1, max(9, 2 * len(hosts)) + 1)]
+    values = first_values(request, len(hosts), max(len(hosts), schedule.chunks), small)
     limits.check(len(hosts), length := len(values[0]))
     start = in_chunks(values, chunk_bounds(length, schedule.chunks).tolist())
     stage = ExplainedStage(
@@ -65,11 +66,6 @@ def explain(request: ExplainRequest, limits: DisplayLimits) -> Explanation:
             *sentences.traffic(totals, hosts, length),
         ],
     )
-
-
-def _small_values(request: ExplainRequest, workers: int, chunks: int) -> tuple[Values, ...]:
-    choices = [float(number) for number in range(1, max(9, 2 * workers) + 1)]
-    return first_values(request, workers, max(workers, chunks), choices)
 
 
 def _totals(

@@ -140,7 +140,8 @@ def _grids(stage: ExplainedStage) -> list[list[list[Text]]]:
 
 def _cell(held: RankValues, step: ExplainedRound, rank: int, column: int, old: str, new: str) -> Text:
     here = [message for message in step.messages if message.start <= column < message.stop]
-    sent = any(message.source == rank for message in here) or column in _encoded(step, rank)
+    sent = any(message.source == rank for message in here)
+    sent |= bool(step.encoded) and column in step.encoded[rank]
     changed = any(message.target == rank for message in here)
     changed |= not step.messages and held.cells[rank][column] != step.cells[rank][column]
     finished = held.finished(rank, column) or (not step.messages and step.finished(rank, column))
@@ -151,10 +152,6 @@ def _cell(held: RankValues, step: ExplainedRound, rank: int, column: int, old: s
         cell = Text.assemble(cell, (" -> " if sent else "-> ", CHANGED))
         cell.append(f"{new}*" if done else new, FINISHED if done else CHANGED)
     return cell
-
-
-def _encoded(step: ExplainedRound, rank: int) -> Sequence[int]:
-    return step.encoded[rank] if step.encoded else ()
 
 
 def _remarks(stage: ExplainedStage, step: ExplainedRound) -> list[str]:

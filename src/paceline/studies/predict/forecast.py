@@ -62,8 +62,6 @@ def forecast(settings: Settings, probe: Probe, transport: str, *, busy: bool = F
         layout=layout,
         dtype=getattr(torch, probe.dtype),
         buffers=probe.buffers,
-        train_samples=1,
-        test_samples=1,
     )
     plain = Setup(
         strategy=settings.strategy,

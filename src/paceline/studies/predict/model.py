@@ -73,14 +73,8 @@ class PacelineModel:
     progress: ShowProgress = lambda _: None
 
     def __post_init__(self) -> None:
-        for name in (
-            "setup",
-            "step",
-            "bounds",
-            "memory",
-            "at_its_speed",
-            "coding_by",
-        ):  # whose answers are kept
+        # Whose answers are kept.
+        for name in ("setup", "step", "bounds", "memory", "at_its_speed", "coding_by"):
             object.__setattr__(self, name, cache(getattr(self, name)))
 
     @property
@@ -261,7 +255,7 @@ class PacelineModel:
             cluster=cluster,
             cost=cost,
             shape=self.shape,
-            coding=self.coding,
+            coding=self.coding_by(self.request.codecs[0]),
             collective=self.request.collective,
             servers=self.request.servers if program.served else 1,
             jitter=jitter or (self.compute.jitter if drifts else 0.0),
@@ -284,13 +278,7 @@ class PacelineModel:
             layout=Layout(*map(tuple, zip(*named, strict=True))),
             dtype=traced.dtype,
             buffers=traced.buffers,
-            train_samples=1,
-            test_samples=1,
         )
-
-    @property
-    def coding(self) -> CodecCosts:
-        return self.coding_by(self.request.codec)
 
     def coding_by(self, spec: str) -> CodecCosts:
         codec = build_codec(spec)

@@ -120,10 +120,6 @@ class PredictRequest:
     def served(self) -> bool:
         return any(strategy.served for strategy in self.built)
 
-    @property
-    def codec(self) -> str:
-        return self.codecs[0]
-
     def changed(self, settings: Iterable[tuple[str, str]]) -> Self:
         """The request with other values of some settings, by their names on the command line."""
         changes: dict[str, Any] = {}
