@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.collectives import SCHEDULES
-from paceline.errors import UsageError
 from paceline.records.files import to_document
 from paceline.reports.explain.document import numbers_in
 from paceline.reports.explain.explanation import explain
