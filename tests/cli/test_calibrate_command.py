@@ -297,6 +297,9 @@ def test_what_is_no_profile_is_refused(tmp_path, text, words):
         lambda d: d.update(device=[1]),
         lambda d: d.update(surprise=1),
         lambda d: d.update(name=3),
+        lambda d: d["machine"].update(threads="two"),
+        lambda d: d["machine"].update(memory_bytes=[1]),
+        lambda d: d["machine"].update(disturbed=1),
     ],
 )
 def test_nonsense_in_a_profile_is_refused(tmp_path, change):

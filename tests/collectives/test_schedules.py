@@ -1,5 +1,6 @@
 """If these fail, a schedule leaves some rank with a wrong result, or says that a rank sends what it does not have."""
 
+import re
 from itertools import islice, pairwise
 
 import pytest
@@ -201,3 +202,30 @@ def test_a_long_ring_is_two_rounds_until_they_are_looked_at() -> None:
     assert [turn.times for turn in schedule.rounds] == [999, 999]
     turn = next(islice(schedule.each_round(), 1500, None))
     assert transfers(turn)[7] == (7, 8, 507, 508, False)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "wrong"),
+    [
+        ("reducing('gather', [1], [0], 0, 1)", "chunk 0 of rank 1 ends with rank 0's part 0 times"),
+        (
+            "reducing('swap', [0, 1], [1, 0], 0, 1), reducing('again', [0], [1], 0, 1)",
+            "chunk 0 of rank 1 ends with rank 0's part 2 times",
+        ),
+        ("reducing('beyond', [1], [2], 0, 1)", "it names rank 2"),
+        ("reducing('below', [-1], [0], 0, 1)", "it names rank -1"),
+        ("reducing('swap', [0, 1], [1, 0], 0, 1)", None),
+    ],
+)
+def test_a_schedule_of_ones_own_must_sum_each_part_once(tmp_path, rounds, wrong):
+    """If this failed, a mistake in a user's file would be trained with, or priced as if it were an all-reduce."""
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from paceline.collectives.schedule import Schedule, reducing\n\n\n"
+        f"def own(hosts):\n    return Schedule('own', len(hosts), 1, ({rounds},))\n"
+    )
+    if wrong is None:
+        assert build_schedule(f"{file}:own", [0, 1]).workers == 2
+    else:
+        with pytest.raises(UsageError, match=re.escape(wrong)):
+            build_schedule(f"{file}:own", [0, 1])

@@ -252,32 +252,58 @@ def test_what_is_wrong_with_a_plug_in_is_one_sentence(option, spec, words, folde
         assert told.count("\n") == 1
 
 
+WRONG_PROGRAMS = {
+    "yield 'gradient'": "asks for 'gradient', which is no effect",
+    "yield Broadcast(me.params)": "asks for 10,001 effects and for no gradient among them",
+    "yield Gradient()\n            return": "ends; let it yield effects without end",
+    "yield Gradient()\n            yield Broadcast(me.params, root=2)": "a Broadcast from rank 2 of 2 workers",
+}
+
+
+@pytest.fixture
+def wrong_program(tmp_path):
+    def write(body):
+        lines = (
+            "from dataclasses import dataclass",
+            "from paceline import Apply, Broadcast, Gradient, Strategy, SyncPoint",
+            "@dataclass(frozen=True, kw_only=True)",
+            "class Wrong(Strategy):",
+            "    sync_point = SyncPoint.EVERY_STEP",
+            "    def worker(self, me):",
+            "        while True:",
+            f"            {body}",
+            "    def central(self, me):",
+            "        return me.params",
+            "        yield",
+        )
+        (tmp_path / "wrong.py").write_text("\n".join(lines) + "\n")
+        return ("--workers", "2", "--strategy", "wrong.py:Wrong")
+
+    return write
+
+
 @pytest.mark.parametrize(
     ("body", "words", "code"),
-    [
-        ("yield 'gradient'", "asks for 'gradient', which a worker without servers cannot do", 2),
-        ("yield Apply()", "asks for 10,001 effects and for no gradient among them", 2),
-        ("yield Gradient()\n            return", "its worker's program ends", 2),
+    [(body, words, 2) for body, words in WRONG_PROGRAMS.items()]
+    + [
+        ("yield Receive()", "asks for Receive(until=None), which a worker without servers cannot do", 2),
         ("yield Gradient(me.clok)", "'Worker' object has no attribute 'clok'", 1),
     ],
 )
-def test_a_program_that_is_wrong_is_refused_by_predict_and_never_hangs_it(body, words, code, tmp_path):
-    lines = (
-        "from dataclasses import dataclass",
-        "from paceline import Apply, Gradient, Strategy, SyncPoint",
-        "@dataclass(frozen=True, kw_only=True)",
-        "class Wrong(Strategy):",
-        "    sync_point = SyncPoint.EVERY_STEP",
-        "    def worker(self, me):",
-        "        while True:",
-        f"            {body}",
-        "    def central(self, me):",
-        "        return me.params",
-        "        yield",
-    )
-    (tmp_path / "wrong.py").write_text("\n".join(lines) + "\n")
-    command = ("predict", "mlp", "--device", "v100", "--workers", "2", "--strategy", "wrong.py:Wrong")
-    told = run_paceline(*command, cwd=tmp_path, check=code).stderr
+def test_a_program_that_is_wrong_is_refused_by_predict_and_never_hangs_it(
+    body, words, code, wrong_program, tmp_path
+):
+    options = wrong_program(body.replace("Receive", "__import__('paceline').Receive"))
+    told = run_paceline("predict", "mlp", "--device", "v100", *options, cwd=tmp_path, check=code).stderr
+    assert words in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(("body", "words"), WRONG_PROGRAMS.items())
+def test_a_program_that_is_wrong_ends_its_run_with_a_sentence(body, words, wrong_program, tmp_path):
+    """If this failed, such a run would hang, end in a traceback, or train on what no rank has sent."""
+    told = run_paceline("simulate", *wrong_program(body), "--iterations", "3", cwd=tmp_path, check=1).stderr
+    assert "the worker's program of strategy 'wrong.py:Wrong'" in told
     assert words in told
     assert "Traceback" not in told
 

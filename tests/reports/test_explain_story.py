@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.collectives import SCHEDULES
-from paceline.errors import UsageError
 from paceline.records.files import to_document
 from paceline.reports.explain.document import numbers_in
 from paceline.reports.explain.explanation import explain
@@ -138,18 +137,6 @@ def test_drawn_values_repeat_and_depend_on_the_seed():
     starts = [only_stage(schedule="ring", seed=seed).start.values for seed in (None, 1, 2)]
     assert starts[0] == starts[1] != starts[2]
     assert all(len(set(column)) == 4 for column in zip(*starts[0], strict=True)), "no ties to puzzle over"
-
-
-def test_a_schedule_whose_ranks_end_differently_is_refused(tmp_path):
-    """It is a mistake in the user's own file, so it must not look like one in this package."""
-    file = tmp_path / "half.py"
-    file.write_text(
-        "from paceline.collectives.schedule import Schedule, reducing\n\n\n"
-        "def gather(hosts):\n"
-        "    return Schedule('gather', len(hosts), 1, (reducing('gather', [1], [0], 0, 1),))\n"
-    )
-    with pytest.raises(UsageError, match=r"half.py:gather' is wrong: its ranks 0 and 1 end with different"):
-        explain(ExplainRequest(schedule=f"{file}:gather", workers=2), DRAWN)
 
 
 def test_json_takes_more_than_a_drawing():

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 
@@ -49,6 +49,16 @@ class LinkFit:
     points: Count
     workers: Count = 2
     """How many communicated at once."""
+
+
+class MachineInfo(TypedDict, total=False):
+    """What is read of ``Profile.machine``, which may hold more."""
+
+    threads: Count
+    cores: Count | None
+    usable_cores: Count
+    memory_bytes: Count
+    disturbed: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +141,7 @@ def _checked(path: Path) -> Profile:
         )
     try:
         profile = from_document(document, Profile)
+        from_document(profile.machine, MachineInfo)
         read = to_document(profile)
         pairs = zip([document, *document.get("links", [])], [read, *read.get("links", [])], strict=True)
         for extra in (key for given, known in pairs for key in given if key not in known):

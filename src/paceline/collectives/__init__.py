@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 NATIVE = "native"
 """The backend's own all-reduce; every other name is a schedule's."""
 
+MOST_CHECKED = 32
+"""Ranks up to which a user's own schedule is played before it is used: the play grows with their cube."""
+
 SCHEDULES: Mapping[str, str] = MappingProxyType(
     {
         "ring": "paceline.collectives.algorithms:ring",
@@ -40,9 +43,36 @@ def find_schedule(name: str) -> "Callable[[Ranks], Schedule]":
 
 
 def build_schedule(name: str, hosts: Sequence[int]) -> "Schedule":
+    """Refuse a user's own schedule whose ranks do not all end with every rank's part once."""
     import numpy as np
 
     function = find_schedule(name)
     if not len(hosts):
         raise UsageError("0 workers cannot reduce anything: a schedule needs at least 1 worker")
-    return function(np.asarray(hosts))
+    schedule = function(np.asarray(hosts))
+    if name not in SCHEDULES and schedule.workers <= MOST_CHECKED:
+        check_reduces(schedule, name)
+    return schedule
+
+
+def check_reduces(schedule: "Schedule", name: str) -> None:
+    """Play the schedule on counts: how often each rank's part is in each chunk of each rank."""
+    import numpy as np
+
+    ranks = schedule.workers
+    counts = np.repeat(np.eye(ranks, dtype=np.int64)[:, None], schedule.chunks, axis=1)
+    for turn in schedule.each_round():
+        for rank in (*turn.sources, *turn.targets):
+            if not 0 <= rank < ranks:
+                raise UsageError(f"schedule {name!r} of {ranks} workers is wrong: it names rank {rank}")
+        before = counts.copy()
+        for source, target, start, stop, reduces in zip(*turn.columns, strict=True):
+            sent = before[source, start:stop]
+            counts[target, start:stop] = counts[target, start:stop] + sent if reduces else sent
+    wrong = np.argwhere(counts != 1)
+    if len(wrong):
+        rank, chunk, part = wrong[0]
+        raise UsageError(
+            f"schedule {name!r} of {ranks} workers is wrong: chunk {chunk} of rank {rank} ends with rank {part}'s "
+            f"part {counts[rank, chunk, part]} times; send every rank's part to every other once"
+        )

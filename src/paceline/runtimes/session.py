@@ -11,14 +11,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from paceline.errors import Diverged
+from paceline.errors import Diverged, RunFailed
 from paceline.records.events import TEST_LOSS, MetricsRow
 from paceline.runtimes.prepare import JobInfo, Prepared
 from paceline.runtimes.settings import DueActions
-from paceline.strategies.base import SyncPoint, Worker
-from paceline.strategies.effects import AllReduce, Broadcast, Gradient, Program
+from paceline.strategies.base import ENDS, MOST_EFFECTS, SyncPoint, Worker, wrong_effect
+from paceline.strategies.effects import AllReduce, Apply, Broadcast, Clock, Gradient, Program, Receive, Send
 
 Ending = Literal["budget", "target", "interrupted", "left"]
+ALWAYS_RIGHT = frozenset({AllReduce, Apply, Clock, Receive, Send})
+"""Effects of which ``wrong_effect`` finds only too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +82,17 @@ class Session:
             if me.buffers.numel():
                 yield Broadcast(me.buffers)
         strategy = self.prepared.strategy.worker(me)
-        effect = next(strategy)
+        answer, since_gradient = None, 0
         due_at = self.prepared.triggers.next(position.last_sync)
         while True:
+            try:
+                effect = strategy.send(answer)
+            except StopIteration:
+                raise self._wrong(ENDS) from None
             kind = type(effect)
+            since_gradient += 1
             if kind is Gradient:
+                since_gradient = 0
                 if by_step:
                     position.progress = me.clock
                 elif on_request:
@@ -96,11 +104,18 @@ class Session:
                     if ending:
                         return ending
                     due_at = self.prepared.triggers.next(position.progress)
+            elif since_gradient > MOST_EFFECTS or kind not in ALWAYS_RIGHT:
+                wrong = wrong_effect(effect, since_gradient, me.workers)
+                if wrong:
+                    raise self._wrong(wrong)
             answer = yield effect
             if kind is AllReduce and effect.tensor is me.params and not by_step and not on_request:
                 position.seen += round(me.total_weight)
                 position.progress = self.prepared.shards.steps_through(position.seen)
-            effect = strategy.send(answer)
+
+    def _wrong(self, what: str) -> RunFailed:
+        spec = self.prepared.settings.strategy
+        return RunFailed(f"at step {self.me.clock} the worker's program of strategy {spec!r} {what}")
 
     def _take_over(self, due_at: int) -> int:
         """Take over the progress that the servers sent; return when something is due next, also for a late worker."""

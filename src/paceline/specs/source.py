@@ -169,14 +169,14 @@ def check_trusted(path: str, known: Mapping[str, str], folder: Path, where: str,
     """Refuse to import code that lies in a run folder, or that is not what the run last ran with; nothing is run.
 
     ``known`` is what ``fingerprints`` gave when the run began; ``where`` names the folder for the user, and ``fix``
-    says what else can be done.
+    says what can be done about code that is found.
     """
     found = fingerprints(path)
     source, _, name = path.rpartition(":")
     if not found:
         raise UsageError(
             f"{where} would call {name}() of {source!r}, which is not found in {Path.cwd()} or among the "
-            f"installed modules; run from the folder that holds it, or {fix}"
+            "installed modules; run from the folder that holds it"
         )
     for file, digest in found.items():
         wrong = ""

@@ -8,7 +8,21 @@ from typing import ClassVar, Protocol
 from torch import Tensor
 
 from paceline.specs.ranges import check_ranges
-from paceline.strategies.effects import Program
+from paceline.strategies.effects import (
+    AllReduce,
+    Apply,
+    Broadcast,
+    Clock,
+    Gradient,
+    Program,
+    Receive,
+    Send,
+)
+
+MOST_EFFECTS = 10_000
+"""That a worker's program may ask for between two gradients."""
+WORKER_EFFECTS = frozenset({AllReduce, Apply, Broadcast, Clock, Gradient, Receive, Send})
+ENDS = "ends; let it yield effects without end: the runtime decides when to stop"
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +85,17 @@ def copy_unless_shared(own: Tensor, received: Tensor) -> None:
     """Make ``own`` what was received, unless the runtime has written it there already."""
     if own.is_meta or own.data_ptr() != received.data_ptr():
         own.copy_(received)
+
+
+def wrong_effect(effect: object, since_gradient: int, workers: int) -> str:
+    """What is wrong with the effect that a worker's program asks for; empty where nothing is."""
+    if type(effect) not in WORKER_EFFECTS:
+        return f"asks for {effect!r}, which is no effect; yield Gradient(), Apply() or another effect"
+    if since_gradient > MOST_EFFECTS:
+        return f"asks for {since_gradient:,} effects and for no gradient among them; yield Gradient() in each step"
+    if isinstance(effect, Broadcast) and not 0 <= effect.root < workers:
+        return f"asks for a Broadcast from rank {effect.root} of {workers} workers; choose a root below me.workers"
+    return ""
 
 
 class SyncPoint(Enum):

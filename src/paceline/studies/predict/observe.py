@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from paceline.errors import UsageError
-from paceline.strategies.base import Server, Strategy, Worker
+from paceline.strategies.base import ENDS, Server, Strategy, Worker, wrong_effect
 from paceline.strategies.effects import (
     AllReduce,
     Apply,
@@ -22,7 +22,6 @@ from paceline.strategies.messages import Join, Push
 
 FIRST = 32
 LONGEST = 2**18
-MOST_EFFECTS = 10_000
 
 StepExchanges = tuple[tuple[str, int], ...]
 """What a worker exchanges in one step: kinds and sizes, empty for nothing."""
@@ -99,6 +98,8 @@ def _exchanges(
     since = 0
     for effect in program:
         since += 1
+        if wrong := wrong_effect(effect, since, workers):
+            raise _wrong(name, wrong)
         match effect:
             case Gradient(reduce=reduce):
                 since = 0
@@ -119,14 +120,11 @@ def _exchanges(
             case Broadcast(tensor=tensor):
                 found.append(("broadcast", tensor.numel()))
             case _:
-                raise _wrong(name, f"asks for {effect!r}, which a worker without servers cannot do")
-        if since > MOST_EFFECTS:
-            raise _wrong(name, f"asks for {since:,} effects and for no gradient among them")
-    raise _wrong(name, "ends, and the runtime decides when to stop")
+                raise _wrong(
+                    name, f"asks for {effect!r}, which a worker without servers cannot do; add a server()"
+                )
+    raise _wrong(name, ENDS)
 
 
 def _wrong(name: str, what: str) -> UsageError:
-    return UsageError(
-        f"strategy {name!r} cannot be predicted: its worker's program {what}; it must yield Gradient() and other "
-        "effects without end"
-    )
+    return UsageError(f"strategy {name!r} cannot be predicted: its worker's program {what}")
