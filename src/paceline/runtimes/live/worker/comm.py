@@ -30,6 +30,8 @@ from paceline.shm.operations import OPERATIONS
 from paceline.shm.work_queue import WorkQueue
 
 PendingSum = Callable[[], object]
+_CODED = 1
+"""The tag of messages with encoded vectors: none is ever taken for a part of a sum."""
 
 
 class SoloComm:
@@ -117,6 +119,8 @@ class ProcessGroupComm(SoloComm):
         """Whether every sum that was begun has ended."""
         self.transport = self._backend = options.transport(info, collective)
         self._device = options.device_of(info)
+        self._swaps = self._backend == "gloo" and self._device.type == "cpu"
+        """Whether two ranks exchange by messages of their own, which Gloo has of CPU tensors only."""
         timeout = timedelta(seconds=options.timeout)
         self._store = MemberStore(info, timeout)
         try:  # groups of different backends would wait for each other for ever
@@ -140,15 +144,12 @@ class ProcessGroupComm(SoloComm):
             self.transport = "gloo"  # no two workers can share memory
 
     def sum(self, tensor: Tensor) -> None:
-        if self._backend != "gloo" or not swaps(self.workers, tensor.nbytes):
+        if not self._swaps or not swaps(self.workers, tensor.nbytes):
             dist.all_reduce(tensor, group=self._group)
             return
         # Both workers add the same two numbers, so both get the same sum to the last bit.
         other = torch.empty_like(tensor)
-        sending = dist.isend(tensor, 1 - self.rank)
-        dist.recv(other, 1 - self.rank)
-        assert sending is not None
-        sending.wait()
+        swap(tensor, 1 - self.rank, other, 1 - self.rank)
         tensor.add_(other)
 
     def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
@@ -185,6 +186,8 @@ class ProcessGroupComm(SoloComm):
 
     def all_gather(self, vector: Tensor) -> list[Tensor]:
         """The vectors of all workers, by rank; they are equally long."""
+        if self._swaps and self.workers == 2:  # Gloo's ring of two would send both ways on one connection
+            return self.all_to_all([vector, vector])
         gathered = [torch.empty_like(vector) for _ in range(self.workers)]
         dist.all_gather(gathered, vector, group=self._group)
         return gathered
@@ -192,7 +195,13 @@ class ProcessGroupComm(SoloComm):
     def all_to_all(self, vectors: Sequence[Tensor]) -> list[Tensor]:
         """Send ``vectors[r]`` to rank r; return what each sent to this one. All are equally long."""
         received = [torch.empty_like(vector) for vector in vectors]
-        dist.all_to_all(received, list(vectors), group=self._group)
+        if not self._swaps:
+            dist.all_to_all(received, list(vectors), group=self._group)
+            return received
+        received[self.rank].copy_(vectors[self.rank])
+        for far in range(1, self.workers):  # by pairwise exchange, which is what it is priced as
+            to, source = (self.rank + far) % self.workers, (self.rank - far) % self.workers
+            swap(vectors[to], to, received[source], source, _CODED)
         return received
 
     def start(self, task: Callable[[], None]) -> PendingSum:
@@ -268,6 +277,21 @@ class ScheduledComm(ProcessGroupComm):
 
     def _count(self, size: int, element: int) -> tuple[int, int]:
         return traffic_of_all(self._schedule, size, element, self._schedule.segments(size))[self.rank]
+
+
+def swap(given: Tensor, to: int, taken: Tensor, source: int, tag: int = 0) -> None:
+    """Send to one rank while receiving from one, which may be the same.
+
+    The receive goes first. Gloo sends no tensor before the receiver has said that it is ready for it, and it says so
+    on the connection that its own tensors take: behind one that is under way, the word would come when that is over,
+    and the two directions would take turns.
+    """
+    arriving = dist.irecv(taken, source, tag=tag)
+    leaving = dist.isend(given, to, tag=tag)
+    assert arriving is not None
+    assert leaving is not None
+    arriving.wait()
+    leaving.wait()
 
 
 def join_group(
