@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from collective_prices import uniform_cluster
 from paceline.clusters.cluster import Link
 from paceline.codecs import CODECS, build_codec
-from paceline.codecs.base import Layout, message_bytes
-from paceline.codecs.reduction import AllGather, AllToAll, Sum, reduce
+from paceline.codecs.context import Layout
+from paceline.codecs.exchanges import AllGather, AllToAll, Sum
+from paceline.codecs.messages import message_bytes
+from paceline.codecs.reduction import reduce
 from paceline.codecs.state import CodecState
 from paceline.costs import coding
 from paceline.costs.coding import CodecCosts, CodedExchange, CodedReduction, MemoryRate

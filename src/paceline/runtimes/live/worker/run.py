@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Reduction
+from paceline.codecs.exchanges import Reduction
 from paceline.codecs.reduction import NotFinite
 from paceline.collectives.traffic import broadcast_bytes
 from paceline.jobs.job import Job
