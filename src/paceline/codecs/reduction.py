@@ -57,11 +57,6 @@ def _forget(codec: "Codec", message: Message, context: Context) -> None:
         codec.add(message, context.memory, context, alpha=-1 / context.share)
 
 
-def _forget_rows(codec: "Codec", message: Message, context: Context) -> None:
-    if context.memory is not None:
-        codec.add_rows(message, context.memory, context, alpha=-1 / context.share)
-
-
 def check_finite(vector: Tensor, context: Context) -> None:
     if vector.is_meta or isfinite(vector.sum().item()):
         return
@@ -129,16 +124,13 @@ def scattered(codec: "Codec", second: "Codec", vector: Tensor, context: Context)
     all rows of a matrix at once. What it sends to itself is not used: of its own chunk it has the vector.
     """
     matrices = context.rows(vector)
-    messages = [codec.encode_rows(rows, each) for rows, each in matrices]
-    for message, (_, each) in zip(messages, matrices, strict=True):
-        _forget_rows(codec, message, each)
-    kinds = [*map(kinds_of, messages)]
-    received = yield AllToAll([row for message in messages for row in pack(message, _longest(kinds))])
+    kinds, sent = _encode_chunks(codec, matrices)
+    received = yield AllToAll(sent)
     where, part = context.chunk(context.rank)
     own = vector[where]
     codec.sent_whole(part)
     others = [raw for other, raw in enumerate(received) if other != context.rank]
-    _add_sum(codec, others, kinds[context.rank >= len(messages[0][0])], own, part)
+    _add_sum(codec, others, kinds[context.rank >= len(matrices[0][0])], own, part)
     if part.memory is not None:
         torch.mul(own, 1 / part.share, out=part.memory)
     message = second.encode(own, part)
@@ -151,16 +143,29 @@ def scattered(codec: "Codec", second: "Codec", vector: Tensor, context: Context)
         second.write_rows(unpack(raw[:, : bytes_of(kind)], kind), rows, each)
 
 
+def _encode_chunks(
+    codec: "Codec", matrices: Sequence[tuple[Tensor, Context]]
+) -> tuple[list[Kinds], list[Tensor]]:
+    """The kinds of the messages of each matrix, and all messages as bytes, equally long."""
+    messages = [codec.encode_rows(rows, each) for rows, each in matrices]
+    for message, (_, each) in zip(messages, matrices, strict=True):
+        if each.memory is not None:
+            codec.add_rows(message, each.memory, each, alpha=-1 / each.share)
+    kinds = [*map(kinds_of, messages)]
+    return kinds, [row for message in messages for row in pack(message, _longest(kinds))]
+
+
 def _longest(kinds: Sequence[Kinds]) -> int:
     return max(map(bytes_of, kinds))
 
 
 def _add_sum(codec: "Codec", raws: Sequence[Tensor], kinds: Kinds, out: Tensor, context: Context) -> None:
     """Add what each of several messages of the same chunk stands for; zeros may follow them."""
-    rows = out.new_empty(len(raws), out.numel())
-    codec.write_rows(unpack(torch.stack([*raws])[:, : bytes_of(kinds)], kinds), rows, context)
-    if out.device.type != "cpu":
-        out.add_(rows.sum(dim=0))
+    length = bytes_of(kinds)
+    if out.device.type == "cpu":  # one by one they stay in its caches
+        for raw in raws:
+            codec.add(unpack(raw[:length], kinds), out, context)
         return
-    for row in rows:  # the order in which torch sums rows depends on the number of threads
-        out.add_(row)
+    rows = out.new_empty(len(raws), out.numel())
+    codec.write_rows(unpack(torch.stack([*raws])[:, :length], kinds), rows, context)
+    out.add_(rows.sum(dim=0))
