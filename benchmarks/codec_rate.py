@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from paceline.codecs import build_codec
-from paceline.codecs.base import Codec, Context, Layout, Message
+from paceline.codecs.base import Codec
+from paceline.codecs.context import Context, Layout
+from paceline.codecs.messages import Message
 from paceline.codecs.state import CodecState
 
 LAYOUT = Layout(("weight", "bias"), ((512, 4608), (140_704,)))

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from paceline.clusters.description import read_cluster
-from paceline.codecs.base import Layout
+from paceline.codecs.context import Layout
 from paceline.costs.stated import stated_costs
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.prepare import prepare_job

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paceline.codecs.base import Codec as Codec
-    from paceline.codecs.base import Context as Context
-    from paceline.codecs.base import CorruptMessage as CorruptMessage
-    from paceline.codecs.base import Message as Message
-    from paceline.codecs.base import Reduction as Reduction
-    from paceline.codecs.reduction import AllGather as AllGather
-    from paceline.codecs.reduction import AllToAll as AllToAll
-    from paceline.codecs.reduction import Sum as Sum
+    from paceline.codecs.context import Context as Context
+    from paceline.codecs.exchanges import AllGather as AllGather
+    from paceline.codecs.exchanges import AllToAll as AllToAll
+    from paceline.codecs.exchanges import Reduction as Reduction
+    from paceline.codecs.exchanges import Sum as Sum
+    from paceline.codecs.messages import CorruptMessage as CorruptMessage
+    from paceline.codecs.messages import Message as Message
     from paceline.errors import UsageError as UsageError
     from paceline.jobs.data import TensorData as TensorData
     from paceline.jobs.datasets import Images as Images
@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
-    "codecs.base": "Codec Context CorruptMessage Message Reduction",
-    "codecs.reduction": "AllGather AllToAll Sum",
+    "codecs.base": "Codec",
+    "codecs.context": "Context",
+    "codecs.exchanges": "AllGather AllToAll Reduction Sum",
+    "codecs.messages": "CorruptMessage Message",
     "errors": "UsageError",
     "jobs.data": "TensorData",
     "jobs.datasets": "Images",

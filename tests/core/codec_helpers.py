@@ -7,8 +7,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline.codecs import build_codec
-from paceline.codecs.base import Codec, Context, Layout, Message
-from paceline.codecs.reduction import reduce, run_together
+from paceline.codecs.base import Codec
+from paceline.codecs.context import Context, Layout
+from paceline.codecs.exchanges import run_programs
+from paceline.codecs.messages import Message
+from paceline.codecs.reduction import reduce
 from paceline.codecs.state import CodecState
 
 SPECS = (
@@ -74,7 +77,7 @@ class Ranks:
             state.context(0, self.layout.elements, self.round, share)
             for state, share in zip(self.states, shares, strict=True)
         ]
-        run_together(
+        run_programs(
             [reduce(self.codec, vector, context) for vector, context in zip(vectors, contexts, strict=True)]
         )
         self.round += 1

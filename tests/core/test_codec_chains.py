@@ -6,10 +6,12 @@ from codec_helpers import Ranks, context_of, decode, draw_vector, layout_of
 
 from paceline import AllGather, specs
 from paceline.codecs import CODECS, build_codec, each_link, links
-from paceline.codecs.base import Codec, Layout
+from paceline.codecs.base import Codec
 from paceline.codecs.chain import Chain
+from paceline.codecs.context import Layout
+from paceline.codecs.exchanges import run_programs
 from paceline.codecs.quantised import Half
-from paceline.codecs.reduction import reduce, run_together
+from paceline.codecs.reduction import reduce
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.config import import_paths, resolved
@@ -73,7 +75,7 @@ def test_a_users_codec_can_be_the_first():
     vectors = [draw_vector(30, rank) for rank in range(3)]
     expected = sum(vector.bfloat16().float() for vector in vectors)
     contexts = [context_of(codec, Layout.of_vector(30), rank=rank, workers=3) for rank in range(3)]
-    run_together([reduce(codec, vector, context) for vector, context in zip(vectors, contexts, strict=True)])
+    run_programs([reduce(codec, vector, context) for vector, context in zip(vectors, contexts, strict=True)])
     torch.testing.assert_close(vectors[0], expected)
     context = contexts[0]
     sent = decode(codec, codec.encode(vectors[0], context), vectors[0], context)

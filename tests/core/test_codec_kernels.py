@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from paceline.codecs import build_codec
-from paceline.codecs.base import Context, Layout
 from paceline.codecs.bits import pack_bits, packed_length, unpack_bits
+from paceline.codecs.context import Context, Layout
 from paceline.codecs.select import SAMPLE, drawn, largest, reaching
 
 

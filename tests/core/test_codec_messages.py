@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.codecs import build_codec
-from paceline.codecs.base import CorruptMessage, Layout, pack, unpack
+from paceline.codecs.context import Layout
+from paceline.codecs.messages import CorruptMessage, kinds_of, message_kinds, pack, unpack
 
 LAYOUT = layout_of((7, 5), (6,), (), (3, 2, 4))
 SPARSE = ("top-k:ratio=0.1", "dgc:ratio=0.1", "threshold:bound=1")
@@ -25,7 +26,8 @@ def encoded(spec, layout=LAYOUT, dtype=torch.float32):
 def from_bytes(codec, raw, context):
     """The vector, or CorruptMessage; whatever else is raised fails a test."""
     like = torch.zeros(context.layout.elements)
-    return decode(codec, unpack(codec, raw, like.dtype, context), like, context)
+    kinds = message_kinds(codec, context.layout, like.dtype, "cpu")
+    return decode(codec, unpack(raw, kinds, varies=codec.varies), like, context)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -123,8 +125,8 @@ def test_a_level_that_no_encoder_makes_is_refused(bits):
 @given(offset=st.integers(0, 9))
 def test_bytes_need_not_be_aligned(spec, offset):
     """A message may lie anywhere in what was received."""
-    codec, message, context = encoded(spec)
+    codec, message, _ = encoded(spec)
     raw = pack(message)
     buffer = torch.cat((raw.new_zeros(offset), raw, raw.new_zeros(5)))
-    found = unpack(codec, buffer[offset : offset + raw.numel()], torch.float32, context)
+    found = unpack(buffer[offset : offset + raw.numel()], kinds_of(message), varies=codec.varies)
     assert all(map(torch.equal, found, message))

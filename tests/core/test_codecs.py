@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 
 from paceline import specs
 from paceline.codecs import CODECS, FIRST, build_codec, links
-from paceline.codecs.base import Layout, message_bytes, message_kinds, pack, unpack
+from paceline.codecs.base import Codec
+from paceline.codecs.context import Layout
+from paceline.codecs.messages import kinds_of, message_bytes, message_kinds, pack, unpack
 from paceline.codecs.reduction import NotFinite
 from paceline.errors import UsageError
 
@@ -94,7 +96,7 @@ def test_messages_are_as_long_as_said_and_come_back_from_bytes(spec, size, layou
         assert sum(tensor.nbytes for tensor in message) == message_bytes(codec, layout, dtype)
     assert [one.dtype for one in message] == [kind for kind, _ in message_kinds(codec, layout, dtype)]
     context = context_of(codec, layout, dtype)
-    found = unpack(codec, pack(message), dtype, context)
+    found = unpack(pack(message), kinds_of(message), varies=codec.varies)
     assert all(torch.equal(one, other) for one, other in zip(found, message, strict=True))
     sent = decode(codec, message, vector, context)
     assert sent.shape == vector.shape
@@ -116,6 +118,23 @@ def test_a_vector_that_is_not_contiguous_is_sent_as_its_copy(spec, count, seed):
         codec.encode(vector, context_of(codec, layout)) for vector in (wide[::3], wide[::3].clone())
     )
     assert all(map(torch.equal, one, other))
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if "threshold" not in spec])
+@settings(max_examples=40)
+@given(rows=st.integers(1, 4), width=st.integers(0, 40), seed=st.integers(0, 99), dtype=dtypes)
+def test_rows_are_encoded_and_decoded_as_vectors_are(spec, rows, width, seed, dtype):
+    """The rows that a device decodes at once would else be other sums than those which a CPU adds up one by one."""
+    codec, vector = build_codec(spec), draw_vector(rows * width, seed, dtype=dtype)
+    ((matrix, context),) = context_of(codec, Layout.of_vector(rows * width), dtype, workers=rows).rows(vector)
+    message = codec.encode_rows(matrix, context)
+    if "int8" not in spec:  # which draws its noise for all rows
+        assert all(map(torch.equal, message, Codec.encode_rows(codec, matrix, context)))
+    for name in ("add_rows", "write_rows"):
+        one, other = torch.ones_like(matrix), torch.ones_like(matrix)
+        getattr(codec, name)(message, one, context)
+        getattr(Codec, name)(codec, message, other, context)
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from collective_prices import uniform_cluster
 from paceline.clusters.cluster import Link
 from paceline.codecs import CODECS, build_codec
-from paceline.codecs.base import Layout, message_bytes
-from paceline.codecs.reduction import AllGather, AllToAll, Sum, reduce
+from paceline.codecs.context import Layout
+from paceline.codecs.exchanges import AllGather, AllToAll, Sum
+from paceline.codecs.messages import message_bytes
+from paceline.codecs.reduction import reduce
 from paceline.codecs.state import CodecState
 from paceline.costs import coding
 from paceline.costs.coding import CodecCosts, CodedExchange, CodedReduction, MemoryRate
@@ -174,6 +176,14 @@ def test_what_int8_sends_and_computes_does_not_grow_with_the_workers() -> None:
     assert gathered[1] == pytest.approx(31 / 7 * gathered[0])
 
 
+@pytest.mark.parametrize("spec", ["int8", "int8:bits=3", "sign", "top-k:ratio=0.5", "top-k:ratio=0.5+half"])
+def test_the_number_of_operators_does_not_grow_with_the_workers(spec) -> None:
+    """A device spends a few microseconds on each, however short the chunks are."""
+    costs = CodecCosts(codec=build_codec(spec), timed=lambda _: 1.0)
+    few, many = (costs.reduction(Layout.of_vector(10**6 + 3), torch.float32, n).coding for n in (8, 4096))
+    assert many <= few
+
+
 def test_exchanges_cost_what_their_schedules_do() -> None:
     def price(kind, size, workers=8, per_host=1):
         reduction = CodedReduction((CodedExchange(kind, size, 1),), (0.0, 0.0), 0)
@@ -230,7 +240,10 @@ def test_state_and_messages_of_others_are_counted_in_memory() -> None:
     assert held("top-k:ratio=0.01", 20) - held("top-k:ratio=0.01", 10) == pytest.approx(
         10 * 0.02 * SIZE, rel=0.01
     )
-    assert held("int8", 64) < SIZE
+    # The scaled elements, their noise and its conversion; of more elements than these, a part at a time.
+    assert all(2 * SIZE < held("int8", workers) < 4 * SIZE for workers in (8, 64))
+    large = Layout.of_vector(2**26)
+    assert coded("int8", 8, large).held < 2.5 * 4 * large.elements
     assert Counter(
         {
             spec: CodecCosts(codec=build_codec(spec)).state_bytes(LAYOUT, torch.float32)

@@ -14,8 +14,7 @@ from test_resharding import TRAIN
 from command import run_json, run_paceline
 from paceline.clusters.description import read_cluster
 from paceline.codecs import build_codec
-from paceline.codecs.base import Reduction
-from paceline.codecs.reduction import AllGather, Sum, run_together
+from paceline.codecs.exchanges import AllGather, Reduction, Sum, run_programs
 from paceline.collectives.traffic import plan_buckets, ring_bytes
 from paceline.costs.stated import stated_costs
 from paceline.records.events import read_events
@@ -156,7 +155,7 @@ def test_bytes_recorded_are_those_that_the_programs_yield(out: Path, name: str) 
             for me, compressor in pair:
                 me.clock = step
                 programs.append(compressor.reduce_gradient(bucket.start, bucket.stop, 0.5))
-            run_together([counted(programs[0], sent), programs[1]])
+            run_programs([counted(programs[0], sent), programs[1]])
         expected.append(sum(sent))
     for rank in range(2):
         steps = [record for record in read_events(run_of(out, name).events(rank)) if record.is_step]
@@ -167,7 +166,7 @@ def test_bytes_recorded_are_those_that_the_programs_yield(out: Path, name: str) 
 def test_bytes_of_differences_are_those_that_the_programs_yield(out: Path, name: str) -> None:
     pair, sent = pair_of(DIFFERENCES[name]), [ring_bytes(CONTROL * 4, 2)]
     first, second = (compressor.reduce_params(0.5) for _, compressor in pair)
-    run_together([counted(first, sent), second])
+    run_programs([counted(first, sent), second])
     steps = [record.sent for record in read_events(run_of(out, name).events(0)) if record.is_step]
     assert steps == [0, 0, 0, sum(sent)] * 3
 
@@ -220,7 +219,7 @@ def test_a_strategy_that_reduces_gradients_itself_sends_messages(out: Path, op: 
     torch.testing.assert_close(params(out, f"own-{op}"), params(out, "identity"), rtol=1e-5, atol=1e-6)
     sent = [ring_bytes(CONTROL * 4, 2)] if op == "mean" else []
     first, second = (compressor.reduce_whole_gradient(0.5) for _, compressor in pair_of("top-k:ratio=1"))
-    run_together([counted(first, sent), second])
+    run_programs([counted(first, sent), second])
     steps = [record.sent for record in read_events(run_of(out, f"own-{op}").events(0)) if record.is_step]
     assert steps == [sum(sent)] * 12
 

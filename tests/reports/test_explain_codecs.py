@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from paceline.codecs import CODECS, build_codec
-from paceline.codecs.base import Layout
-from paceline.codecs.reduction import AllGather, Sum, exchange_all, reduce, run_together
+from paceline.codecs.context import Layout
+from paceline.codecs.exchanges import AllGather, Sum, exchange_all, run_programs
+from paceline.codecs.reduction import reduce
 from paceline.codecs.state import CodecState
 from paceline.collectives import SCHEDULES
 from paceline.errors import UsageError
@@ -71,7 +72,7 @@ def trained(story, values):
         handed.append(0)
         vectors = [torch.tensor(row) * share for row in values]
         contexts = [state.context(0, length, step, share) for state in states]
-        run_together([reduce(codec, *both) for both in zip(vectors, contexts, strict=True)], count)
+        run_programs([reduce(codec, *both) for both in zip(vectors, contexts, strict=True)], count)
     return vectors, [context.memory for context in contexts], handed[-1]
 
 

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline.codecs import CODECS, build_codec
-from paceline.codecs.base import Codec, CorruptMessage, Layout
+from paceline.codecs.base import Codec
+from paceline.codecs.context import Layout
+from paceline.codecs.messages import CorruptMessage
 from paceline.codecs.reduction import NotFinite
 from paceline.runtimes.live.wire.channel import Channel
 from paceline.runtimes.live.wire.encoding import AcceptedMessages, pack, unpack

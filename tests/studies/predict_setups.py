@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from paceline.clusters.cluster import Cluster, Device, Host, Link
-from paceline.codecs.base import Layout
+from paceline.codecs.context import Layout
 from paceline.costs.device import StepCost
 from paceline.records.spans import StepBreakdown
 from paceline.runtimes.virtual.shape import JobShape

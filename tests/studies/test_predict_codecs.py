@@ -8,7 +8,7 @@ from test_closed_path import assert_equal
 
 from paceline.clusters.cluster import Link
 from paceline.codecs import CODECS, build_codec
-from paceline.codecs.base import Layout
+from paceline.codecs.context import Layout
 from paceline.collectives import SCHEDULES
 from paceline.costs.coding import UNCODED, CodecCosts, MemoryRate
 from paceline.runtimes.virtual.served_coding import served_coding

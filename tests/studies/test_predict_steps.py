@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from predict_setups import COST, LINK, SHAPE, make_setup, with_link
 
 from paceline.clusters.cluster import Device, Link
-from paceline.codecs.base import Layout
+from paceline.codecs.context import Layout
 from paceline.collectives.traffic import plan_buckets
 from paceline.errors import UsageError
 from paceline.runtimes.virtual.shape import JobShape

@@ -17,7 +17,7 @@ from predict_setups import make_setup
 from paceline.clusters.cluster import MEMORY, Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.codecs import build_codec
-from paceline.codecs.base import Layout
+from paceline.codecs.context import Layout
 from paceline.costs.coding import CodecCosts
 from paceline.costs.device import StepCost
 from paceline.costs.trace.trace import Trace, trace

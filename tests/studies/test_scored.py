@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.codecs.base import Layout
+from paceline.codecs.context import Layout
 from paceline.costs.device import StepCost
 from paceline.costs.stated import stated_costs
 from paceline.errors import UsageError

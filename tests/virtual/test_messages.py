@@ -17,7 +17,7 @@ from virtual_helpers import (
 )
 
 from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.codecs.base import Layout
+from paceline.codecs.context import Layout
 from paceline.costs.stated import stated_costs
 from paceline.errors import RunFailed, UsageError
 from paceline.records.spans import StepBreakdown

@@ -9,7 +9,7 @@ from virtual_helpers import TIMES, Kept, make_cluster, make_job, time_only, with
 
 from paceline.clusters.description import read_cluster
 from paceline.codecs import CODECS
-from paceline.codecs.base import Layout
+from paceline.codecs.context import Layout
 from paceline.errors import Diverged, UsageError
 from paceline.runtimes.virtual.shape import JobShape
 

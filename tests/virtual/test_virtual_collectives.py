@@ -8,7 +8,7 @@ from virtual_helpers import make_cluster, make_job, time_only, with_gradients
 from paceline.cli.main import main
 from paceline.clusters.cluster import Cluster, Device, Host, Link
 from paceline.clusters.description import read_cluster
-from paceline.codecs.base import Layout
+from paceline.codecs.context import Layout
 from paceline.collectives import SCHEDULES, build_schedule
 from paceline.collectives.schedule import pipelined
 from paceline.costs.collectives import AllReduceCosts

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from virtual_helpers import SHAPE, TIMES, Cadence, make_cluster, make_job, prepared_of, settings_of, time_only
 
 from paceline.clusters.cluster import StepTimes
-from paceline.codecs.base import Layout
+from paceline.codecs.context import Layout
 from paceline.costs.stated import stated_costs
 from paceline.errors import UsageError
 from paceline.records.files import encode_line

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
-from paceline.codecs.base import Layout
+from paceline.codecs.context import Layout
 from paceline.costs.stated import stated_costs
 from paceline.jobs.job import Job
 from paceline.jobs.spec import JobSpec

@@ -16,25 +16,28 @@ def packed_length(count: int, bits: int) -> int:
 
 
 def pack_bits(numbers: Tensor, bits: int) -> Tensor:
-    """Bytes below ``2**bits``, packed."""
-    eighths = pad(numbers, (0, -numbers.numel() % _EIGHT)).view(_EIGHT, -1)
-    packed = eighths.new_zeros(bits, eighths.shape[1])
-    for place, eighth in enumerate(eighths):
-        row, shift = divmod(place * bits, _EIGHT)
-        packed[row] |= eighth << shift
+    """Bytes below ``2**bits``, packed; of a matrix, each row."""
+    *rows, count = numbers.shape
+    length = -(-count // _EIGHT)
+    eighths = pad(numbers, (0, -count % _EIGHT)).view(*rows, _EIGHT, length)
+    packed = eighths.new_zeros(*rows, bits, length)
+    for place, eighth in enumerate(eighths.unbind(-2)):
+        line, shift = divmod(place * bits, _EIGHT)
+        packed[..., line, :] |= eighth << shift
         if shift + bits > _EIGHT:
-            packed[row + 1] |= eighth >> (_EIGHT - shift)
-    return packed.view(-1)
+            packed[..., line + 1, :] |= eighth >> (_EIGHT - shift)
+    return packed.flatten(-2)
 
 
 def unpack_bits(packed: Tensor, bits: int, count: int) -> Tensor:
-    """The first ``count`` numbers; ``packed`` has ``packed_length`` bytes."""
-    rows = packed.view(bits, packed.numel() // bits)
-    numbers = rows.new_empty(_EIGHT, rows.shape[1])
-    for place, eighth in enumerate(numbers):
-        row, shift = divmod(place * bits, _EIGHT)
-        whole = rows[row] >> shift
+    """The first ``count`` numbers; ``packed`` has ``packed_length`` bytes, or such rows."""
+    *rows, length = packed.shape
+    lines = packed.view(*rows, bits, length // bits).unbind(-2)
+    numbers = packed.new_empty(*rows, _EIGHT, length // bits)
+    for place, eighth in enumerate(numbers.unbind(-2)):
+        line, shift = divmod(place * bits, _EIGHT)
+        whole = lines[line] >> shift
         if shift + bits > _EIGHT:
-            whole |= rows[row + 1] << (_EIGHT - shift)
+            whole |= lines[line + 1] << (_EIGHT - shift)
         torch.bitwise_and(whole, 2**bits - 1, out=eighth)
-    return numbers.view(-1)[:count]
+    return numbers.flatten(-2)[..., :count]

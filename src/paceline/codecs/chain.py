@@ -4,8 +4,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Context, Message, Reduction
-from paceline.codecs.reduction import AllGather, AllToAll, Sum, choose
+from paceline.codecs.base import Codec
+from paceline.codecs.context import Context
+from paceline.codecs.exchanges import AllGather, AllToAll, Reduction, Sum
+from paceline.codecs.messages import Message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,12 @@ class Chain(Codec):
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
         self.first.add(tuple(_widen(one, out) for one in message), out, context, alpha)
 
+    def encode_rows(self, rows: Tensor, context: Context) -> Message:
+        return tuple(self._narrow(one, context) for one in self.first.encode_rows(rows, context))
+
+    def add_rows(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
+        self.first.add_rows(tuple(_widen(one, out) for one in message), out, context, alpha)
+
     def contents(self, message: Message, context: Context) -> dict[str, Tensor]:
         return self.first.contents(message, context)
 
@@ -63,7 +71,7 @@ class Chain(Codec):
 
     def reduce(self, vector: Tensor, context: Context) -> Reduction:
         if type(self.first).reduce is Codec.reduce:
-            return choose(self, vector, context)
+            return super().reduce(vector, context)
         return self._reduce_narrowly(vector, context)
 
     def _reduce_narrowly(self, vector: Tensor, context: Context) -> Reduction:

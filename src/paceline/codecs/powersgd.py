@@ -8,8 +8,10 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Context, CorruptMessage, Message, Reduction, blank, check_message
-from paceline.codecs.reduction import Sum
+from paceline.codecs.base import Codec
+from paceline.codecs.context import Context
+from paceline.codecs.exchanges import Reduction, Sum
+from paceline.codecs.messages import CorruptMessage, Message, blank, check_message
 from paceline.specs.ranges import from_1_to
 
 

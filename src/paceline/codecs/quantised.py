@@ -8,12 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Context, CorruptMessage, Message, blank, check_message
+from paceline.codecs.base import Codec, RowCodec
 from paceline.codecs.bits import pack_bits, packed_length, unpack_bits
+from paceline.codecs.context import Context
+from paceline.codecs.messages import CorruptMessage, Message, check_message
 from paceline.specs.ranges import Range, from_1_to
 
-PIECE = 2**19
-"""Elements that a CPU works on at a time, so that what lies between two operators stays in its caches."""
+PIECE, LARGE_PIECE = 2**19, 2**24
+"""Elements that a CPU works on at a time, so that what lies between two operators stays in its caches; and other
+devices, so that this takes little memory."""
+Part = tuple[slice, slice]
+"""Rows and columns of a matrix."""
 FROM_2_TO_8 = Range("from 2 to 8", lambda value: 2 <= value <= 8)
 
 
@@ -50,25 +55,20 @@ class Half(Codec):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blockwise(Codec):
+class Blockwise(RowCodec):
     """Elements as small whole numbers, the levels, and for each block of them what a level stands for: its step."""
 
     block: Annotated[int, from_1_to(2**24)] = 2048
     """Elements that share a scale; fewer follow the gradient more closely and send more scales."""
     requantises: ClassVar[bool] = True
 
-    def decode(self, message: Message, context: Context) -> Tensor:
-        out = blank(message, context)
-        self.write(message, out, context)
-        return out
-
-    def write(self, message: Message, out: Tensor, context: Context) -> None:
+    def write_rows(self, message: Message, out: Tensor, context: Context) -> None:
         for part, levels, step in self._unpacked(message, context, out.dtype):
-            torch.mul(levels, step, out=out[part].view_as(levels))
+            torch.mul(levels, step, out=_in_blocks(out[part], step.shape[1]))
 
-    def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
+    def add_rows(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
         for part, levels, step in self._unpacked(message, context, out.dtype):
-            out[part].add_(levels.mul_(step).view(-1), alpha=alpha)
+            out[part].add_(levels.mul_(step).flatten(1), alpha=alpha)
 
     @property
     def largest(self) -> int:
@@ -87,8 +87,8 @@ class Blockwise(Codec):
 
     def _unpacked(
         self, message: Message, context: Context, dtype: torch.dtype
-    ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Some elements, their levels in rows of a block, and the step of each row."""
+    ) -> Iterator[tuple[Part, Tensor, Tensor]]:
+        """Some elements, their levels by row and block, and the step of each block."""
         count = context.layout.elements
         check_message(message, -(-count // self.block), self.packed_length(count))
         steps, packed = message
@@ -96,23 +96,30 @@ class Blockwise(Codec):
             self._check_steps(steps.abs().amax())
         levels = self.levels(packed, count)
         for part, blocks in self.parts(levels):
-            step = steps[blocks].to(dtype).view(-1, 1)
-            yield part, levels[part].to(dtype).view(len(step), -1), step
+            step = steps[blocks].to(dtype).unsqueeze(-1)
+            yield part, _in_blocks(levels[part].to(dtype), step.shape[1]), step
+
+    def scales(self, rows: Tensor) -> Tensor:
+        """Memory for a number of each block."""
+        return rows.new_empty(len(rows), -(-rows.shape[1] // self.block))
 
     def _check_steps(self, most: Tensor) -> None:
         if not most.is_meta and most > torch.finfo(most.dtype).max / (self.largest + 1):
             raise CorruptMessage("a message with a scale that is too large")
 
-    def parts(self, vector: Tensor) -> Iterator[tuple[slice, slice]]:
-        """Some elements at a time, and the blocks that they are; the last block may be shorter."""
-        count, block = vector.numel(), self.block
-        whole = count // block
-        many = max(1, PIECE // block if vector.device.type == "cpu" else whole)
-        for first in range(0, whole, many):
-            last = min(first + many, whole)
-            yield slice(first * block, last * block), slice(first, last)
-        if count > whole * block:
-            yield slice(whole * block, count), slice(whole, whole + 1)
+    def parts(self, rows: Tensor) -> Iterator[tuple[Part, Part]]:
+        """Some elements at a time, and the blocks that they are; the last block of a row may be shorter."""
+        (count, width), block = rows.shape, self.block
+        whole = width // block
+        most = PIECE if rows.device.type == "cpu" else LARGE_PIECE
+        some_rows, some_blocks = max(1, most // max(1, width)), max(1, most // block)
+        for top in range(0, count, some_rows):
+            these = slice(top, min(top + some_rows, count))
+            for first in range(0, whole, some_blocks):
+                last = min(first + some_blocks, whole)
+                yield (these, slice(first * block, last * block)), (these, slice(first, last))
+            if width > whole * block:
+                yield (these, slice(whole * block, width)), (these, slice(whole, whole + 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,25 +135,26 @@ class Int8(Blockwise):
     def largest(self) -> int:
         return (1 << self.bits - 1) - 1
 
-    def encode(self, vector: Tensor, context: Context) -> Message:
-        vector = _as_float(vector)
-        steps = vector.new_empty(-(-vector.numel() // self.block))
-        levels = vector.new_empty(vector.numel(), dtype=torch.int8)
-        noise = _Noise(context.own_seed, vector.device)
-        for part, blocks in self.parts(vector):
-            rows = vector[part].view(blocks.stop - blocks.start, -1)
-            step = steps[blocks].copy_(self._steps(rows)).view(-1, 1)
-            scaled = (rows * step.reciprocal()).view(-1)
-            noise.add_to(scaled)
-            levels[part] = scaled.floor_().clamp_(-self.largest, self.largest)
+    def encode_rows(self, rows: Tensor, context: Context) -> Message:
+        rows = _as_float(rows)
+        steps = self.scales(rows)
+        levels = torch.empty_like(rows, dtype=torch.int8)
+        noise = _Noise(context.own_seed, rows.device)
+        for part, blocks in self.parts(rows):
+            step = steps[blocks]
+            elements = _in_blocks(rows[part], step.shape[1])
+            step.copy_(self._steps(elements))
+            scaled = elements * step.reciprocal().unsqueeze(-1)
+            noise.add_to(scaled.view(-1))
+            levels[part] = scaled.floor_().clamp_(-self.largest, self.largest).flatten(1)
         if self.bits == 8:
             return steps, levels
         return steps, pack_bits(levels.add_(self.largest).view(torch.uint8), self.bits)
 
-    def _steps(self, rows: Tensor) -> Tensor:
+    def _steps(self, blocks: Tensor) -> Tensor:
         """The largest element over the largest level, where both this and its inverse are numbers of the format."""
-        info = torch.finfo(rows.dtype)
-        largest = torch.maximum(rows.amax(dim=1), rows.amin(dim=1).neg_())
+        info = torch.finfo(blocks.dtype)
+        largest = torch.maximum(blocks.amax(dim=-1), blocks.amin(dim=-1).neg_())
         return largest.div_(self.largest).clamp_(4 * info.tiny, info.max / (self.largest + 1))
 
     def packed_length(self, count: int) -> int:
@@ -187,13 +195,14 @@ class _Noise:
 class Sign(Blockwise):
     """Send one bit an element, and the mean size of each block (scaled signSGD; Karimireddy et al., 2019)."""
 
-    def encode(self, vector: Tensor, context: Context) -> Message:  # noqa: ARG002
-        vector = _as_float(vector)
-        means = vector.new_empty(-(-vector.numel() // self.block))
-        for part, blocks in self.parts(vector):
-            rows = vector[part].view(blocks.stop - blocks.start, -1)
-            torch.sum(rows.abs().mul_(1 / rows.shape[1]), dim=1, out=means[blocks])
-        return means, pack_bits(_negative(vector), 1)
+    def encode_rows(self, rows: Tensor, context: Context) -> Message:  # noqa: ARG002
+        rows = _as_float(rows)
+        means = self.scales(rows)
+        for part, blocks in self.parts(rows):
+            mean = means[blocks]
+            elements = _in_blocks(rows[part], mean.shape[1])
+            torch.sum(elements.abs().mul_(1 / elements.shape[-1]), dim=-1, out=mean)
+        return means, pack_bits(_negative(rows), 1)
 
     def contents(self, message: Message, context: Context) -> dict[str, Tensor]:
         return {"mean": message[0], "signs": self.levels(message[1], context.layout.elements)}
@@ -203,6 +212,11 @@ class Sign(Blockwise):
 
     def levels(self, packed: Tensor, count: int) -> Tensor:
         return unpack_bits(packed, 1, count).view(torch.int8).mul_(-2).add_(1)
+
+
+def _in_blocks(rows: Tensor, count: int) -> Tensor:
+    """A matrix by row, block and element."""
+    return rows.view(len(rows), count, -1)
 
 
 def _as_float(vector: Tensor) -> Tensor:

@@ -14,11 +14,13 @@ SAMPLE = 2**15
 
 
 def largest(vector: Tensor, count: int) -> Tensor:
-    """The indices of the ``count`` elements of largest magnitude; among equal ones, the first."""
+    """The indices of the ``count`` elements of largest magnitude; among equal ones, the first. Of a matrix, by row."""
     if not count:
-        return torch.empty(0, dtype=torch.long, device=vector.device)
+        return torch.empty((*vector.shape[:-1], 0), dtype=torch.long, device=vector.device)
     if not _in_numpy(vector):
         return vector.abs().topk(count, sorted=False).indices.sort().values
+    if vector.dim() > 1:
+        return torch.stack([largest(row, count) for row in vector])
     values = vector.numpy()
     found = _reaching(values, _guess(values, count))
     if len(found) < count:

@@ -8,7 +8,9 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Context, CorruptMessage, Message, blank, check_message
+from paceline.codecs.base import Codec, RowCodec
+from paceline.codecs.context import Context
+from paceline.codecs.messages import CorruptMessage, Message, blank, check_message
 from paceline.codecs.select import drawn, largest, reaching
 from paceline.specs.ranges import Fraction, NotNegative, Ratio, at_least
 
@@ -20,7 +22,7 @@ def kept(count: int, ratio: float) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sparse(Codec):
+class Sparse(RowCodec):
     """Elements and their indices; ranks choose different ones, so messages cannot be summed."""
 
     def message(self, vector: Tensor, indices: Tensor) -> Message:
@@ -28,18 +30,16 @@ class Sparse(Codec):
             raise ValueError(
                 f"a vector of {vector.numel():,} elements is too long to send indices; cut it to {MOST_INDEXED:,}"
             )
-        return vector.index_select(0, indices), indices.to(torch.int32)
+        return vector.gather(-1, indices), indices.to(torch.int32)
 
-    def decode(self, message: Message, context: Context) -> Tensor:
-        out = blank(message, context)
-        self.write(message, out, context)
-        return out
-
-    def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
+    def add_rows(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
         check_message(message, *[self.sent(message, context)] * 2)
         values, indices = message
-        _check_indices(indices, context.layout.elements)
-        out.index_add_(0, indices, values.to(out.dtype), alpha=alpha)
+        _check_indices(indices, width := context.layout.elements)
+        if len(out) > 1:  # rows lie one after the other
+            starts = torch.arange(len(out), dtype=indices.dtype, device=out.device) * width
+            indices = indices + starts[:, None]
+        out.view(-1).index_add_(0, indices.reshape(-1), values.reshape(-1).to(out.dtype), alpha=alpha)
 
     def contents(self, message: Message, context: Context) -> dict[str, Tensor]:  # noqa: ARG002
         return {"indices": message[1], "values": message[0]}
@@ -52,7 +52,8 @@ class Sparse(Codec):
 def _check_indices(indices: Tensor, elements: int) -> None:
     if indices.is_meta or not indices.numel():
         return
-    if indices[0] < 0 or indices[-1] >= elements or not (indices[1:] > indices[:-1]).all():
+    ends = indices[:, 0].amin(), indices[:, -1].amax()
+    if ends[0] < 0 or ends[1] >= elements or not (indices[:, 1:] > indices[:, :-1]).all():
         raise CorruptMessage(f"indices that do not ascend from 0 to the last of {elements:,} elements")
 
 
@@ -63,8 +64,8 @@ class TopK(Sparse):
     ratio: Ratio = 0.01
     """Fraction of the elements that is sent; less is fewer bytes and more error to feed back."""
 
-    def encode(self, vector: Tensor, context: Context) -> Message:  # noqa: ARG002
-        return self.message(vector, largest(vector, kept(vector.numel(), self.ratio)))
+    def encode_rows(self, rows: Tensor, context: Context) -> Message:  # noqa: ARG002
+        return self.message(rows, largest(rows, kept(rows.shape[1], self.ratio)))
 
     def sent(self, message: Message, context: Context) -> int:  # noqa: ARG002
         return kept(context.layout.elements, self.ratio)
@@ -111,10 +112,10 @@ class DGC(TopK):
         velocity.mul_(self.momentum).add_(vector, alpha=1 / context.share)
         torch.mul(velocity, context.share, out=vector)
 
-    def encode(self, vector: Tensor, context: Context) -> Message:
-        message = super().encode(vector, context)
-        if "momentum" in context.state:
-            context.state["momentum"].index_fill_(0, message[1].long(), 0.0)  # momentum factor masking
+    def encode_rows(self, rows: Tensor, context: Context) -> Message:
+        message = super().encode_rows(rows, context)
+        if "momentum" in context.state:  # momentum factor masking
+            context.state["momentum"].view(rows.shape).scatter_(1, message[1].long(), 0.0)
         return message
 
     def sent_whole(self, context: Context) -> None:

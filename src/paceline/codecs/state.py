@@ -9,7 +9,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import MEMORY, Codec, Context, Layout
+from paceline.codecs.base import Codec
+from paceline.codecs.context import MEMORY, Context, Layout
 
 PREFIX = "codec."
 

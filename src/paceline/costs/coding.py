@@ -1,7 +1,7 @@
 """What a codec costs: its own code, run on meta tensors, tells what it exchanges and which operators it calls."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -9,15 +9,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import STEADY, Codec, Context, Identity, Layout, message_kinds
-from paceline.codecs.reduction import AllGather, AllToAll, Sum, asked_alone, reduce
+from paceline.codecs.base import Codec, Identity
+from paceline.codecs.context import STEADY, Context, Layout
+from paceline.codecs.exchanges import AllGather, AllToAll, Answers, Asked, Sum, exchange_alone, run_programs
+from paceline.codecs.reduction import reduce
 from paceline.codecs.state import CodecState
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.recorder import HeldMemory, OperatorRecorder
 from paceline.costs.trace.trace import trace_function, without_values
-
-COPIES = {"sum": 0, "all-gather": 1, "all-to-all": 2}
-"""How many messages a rank holds for each other rank: what it receives, and what it sends to that one only."""
 
 Timed = Callable[[Operator], float]
 
@@ -123,63 +122,52 @@ class _Traced(NamedTuple):
 def _reduction(
     codec: Codec, timed: Timed, layout: Layout, dtype: torch.dtype, workers: int
 ) -> tuple[tuple[CodedExchange, ...], tuple[float, ...], int]:
-    """Programs loop over ranks: loops over one and over two of them tell how long those over all take.
+    """Messages of all ranks that are gathered are added up one by one: one and two tell how long all take.
 
     What only sums among two workers does not see how many there are.
     """
-    one = two = _traced(codec, layout, dtype, 2, 2)
-    if any(exchange.kind != "sum" for exchange in two.exchanges):
-        one, two = (_traced(codec, layout, dtype, workers, shown) for shown in (1, 2))
+    one = two = _traced(codec, layout, dtype, 2, 1)
+    if any(exchange.kind != "sum" for exchange in one.exchanges):
+        one = two = _traced(codec, layout, dtype, workers, 1)
+        if not _in_chunks(one.exchanges):
+            two = _traced(codec, layout, dtype, workers, 2)
     first, second = ([_seconds(found, timed) for found in traced.operators] for traced in (one, two))
     others = workers - 1
     seconds = tuple(
         alone + others * (with_other - alone) for alone, with_other in zip(first, second, strict=True)
     )
-    kept = [COPIES[exchange.kind] * exchange.size for exchange in two.exchanges]
-    return two.exchanges, seconds, two.held + others * max(kept)
+    received = [exchange.size for exchange in two.exchanges if exchange.kind != "sum"]
+    return two.exchanges, seconds, two.held + others * max(received, default=0)
+
+
+def _in_chunks(exchanges: Iterable[CodedExchange]) -> bool:
+    """Whether what is gathered then is a part of the vector of each rank."""
+    return any(exchange.kind == "all-to-all" for exchange in exchanges)
 
 
 def _seconds(operators: Mapping[Operator, int], timed: Timed) -> float:
     return sum(many * timed(operator) for operator, many in operators.items())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FewRanks(Context):
-    """Chunks are as long as among all workers, and as the longest of them, but there are only a few."""
-
-    shown: int
-
-    def chunks(self) -> list[tuple[slice, Context]]:
-        return [self.chunk(self.workers - 1)] * self.shown
-
-
 @lru_cache(maxsize=4096)
 def _traced(codec: Codec, layout: Layout, dtype: torch.dtype, workers: int, shown: int) -> _Traced:
-    """One rank's program among ``workers``, of which it sees only some."""
+    """One rank's program among ``workers``; where it gathers their messages, it gets only some."""
     exchanges, operators = list[CodedExchange](), list[list[Operator]]()
     recorder = OperatorRecorder(without_values, HeldMemory())
-    with recorder:
-        context = _FewRanks(
-            layout=layout,
-            state=_state(codec, layout, dtype),
-            round=STEADY,
-            workers=workers,
-            share=1 / workers,
-            shown=shown,
-        )
-        vector = torch.empty(layout.elements, dtype=dtype, device="meta")
-        if not codec.sums:  # lengths of messages are found once, by encoding
-            for part in (layout, context.chunks()[0][1].layout):
-                message_kinds(codec, part, dtype, vector.device)
-                message_kinds(Identity(), part, dtype, vector.device)
-        known = message_kinds.cache_info().misses
-        recorder.phase = "forward"
-        for asked in asked_alone(reduce(codec, vector, context), shown):
-            exchanges.append(exchange_of(asked))
-            operators.append(_taken(recorder))
+
+    def exchange(asked: Asked) -> Answers:
         operators.append(_taken(recorder))
-    if message_kinds.cache_info().misses > known:
-        return _traced.__wrapped__(codec, layout, dtype, workers, shown)
+        exchanges.extend(exchange_of(one) for one in asked if one is not None)
+        return exchange_alone(asked, workers if _in_chunks(exchanges) else shown)
+
+    with recorder:
+        state = _state(codec, layout, dtype)
+        context = Context(layout=layout, state=state, round=STEADY, workers=workers, share=1 / workers)
+        vector = torch.empty(layout.elements, dtype=dtype, device="meta")
+        codec.reduce(vector, context)  # finds lengths of messages, which are kept
+        recorder.phase = "forward"
+        run_programs([reduce(codec, vector, context)], exchange)
+        operators.append(_taken(recorder))
     held = max((one.held for found in operators for one in found), default=0)
     return _Traced(tuple(exchanges), tuple(map(Counter, operators)), held)
 

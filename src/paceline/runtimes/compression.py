@@ -3,8 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from paceline.codecs.base import Codec, Layout, Reduction
-from paceline.codecs.reduction import Sum, reduce
+from paceline.codecs.base import Codec
+from paceline.codecs.context import Layout
+from paceline.codecs.exchanges import Reduction, Sum
+from paceline.codecs.reduction import reduce
 from paceline.codecs.state import PREFIX, CodecState
 from paceline.strategies.base import Worker
 

@@ -18,15 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import (
-    Codec,
-    Context,
-    CorruptMessage,
-    Layout,
-    message_kinds,
-    pack,
-    unpack,
-)
+from paceline.codecs.base import Codec
+from paceline.codecs.context import Context, Layout
+from paceline.codecs.messages import CorruptMessage, message_kinds, pack, unpack
 from paceline.codecs.reduction import encode_once
 from paceline.codecs.state import CodecState
 from paceline.runtimes.prepare import JobInfo, Prepared
@@ -64,7 +58,8 @@ class SliceCodec:
         """Add what an encoded message stands for to ``out``; CorruptMessage for what no encoder makes."""
         codec, context = self.at(message), self.context(message, worker)
         raw = _tensor(message).to(out.device)
-        codec.add(unpack(codec, raw, self.dtype, context), out, context)
+        kinds = message_kinds(codec, self.layout, self.dtype, raw.device)
+        codec.add(unpack(raw, kinds, varies=codec.varies), out, context)
 
     def fits(self, message: Push | Model) -> bool:
         """Whether an encoder makes so many bytes; where data decide, at most an element for each of the slice."""

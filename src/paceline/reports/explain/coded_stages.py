@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.codecs.reduction import AllGather, AllToAll, Answers, Asked, Sum, exchange_all
+from paceline.codecs.exchanges import AllGather, AllToAll, Answers, Asked, Sum, exchange_all
 from paceline.collectives.algorithms import all_gather, pairwise
 from paceline.collectives.schedule import Ranks, Schedule, chunk_bounds
 from paceline.errors import UsageError
@@ -41,6 +41,9 @@ class CodedStages:
         self._numbers = count(1)
 
     def exchange(self, asked: Asked) -> Answers:
+        if isinstance(asked[0], AllToAll):
+            for number, rank in enumerate(self._ranks):
+                del rank.encodings[number : number + 1]  # of its own chunk, which it does not send
         if not self.made:
             self._sent = self.inputs = [rank.vector.clone() for rank in self._ranks]
             self.made.append(_by_element(self.values, self._before(isinstance(asked[0], AllToAll))))
@@ -101,7 +104,7 @@ class CodedStages:
         return _step("encode", sentence, rows, encoded=tuple(encoded), received=tuple(received))
 
     def _chunks(self) -> list[slice]:
-        return [where for where, _ in self._ranks[0].context.chunks()]
+        return [self._ranks[0].context.chunk(rank)[0] for rank, _ in enumerate(self._ranks)]
 
     def _sum(self, asked: Sequence[Sum]) -> Answers:
         tensors = [one.tensor for one in asked]

@@ -13,8 +13,11 @@ from torch import Tensor
 
 from paceline import specs
 from paceline.codecs import CODECS, build_codec, links
-from paceline.codecs.base import Codec, Context, CorruptMessage, Layout
-from paceline.codecs.reduction import NotFinite, reduce, run_together
+from paceline.codecs.base import Codec
+from paceline.codecs.context import Context, Layout
+from paceline.codecs.exchanges import run_programs
+from paceline.codecs.messages import CorruptMessage
+from paceline.codecs.reduction import NotFinite, reduce
 from paceline.codecs.state import CodecState
 from paceline.collectives.schedule import Schedule, chunk_bounds
 from paceline.errors import UsageError
@@ -70,11 +73,11 @@ def explain_encoded(
 
     try:
         if workers > 1:
-            run_together([reduce(codec, vector, context) for vector, context in begin(0)])
+            run_programs([reduce(codec, vector, context) for vector, context in begin(0)])
         ranks = [ObservedRank(codec, vector, context) for vector, context in begin(1)]
         stages = CodedStages(ranks, schedule, hosts)
         if workers > 1:
-            run_together([rank.program() for rank in ranks], stages.exchange)
+            run_programs([rank.program() for rank in ranks], stages.exchange)
     except (NotFinite, CorruptMessage) as error:
         raise UsageError(
             f"these values are too large for 32-bit numbers: {error}; choose smaller ones"

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Context, Message, Reduction
+from paceline.codecs.base import Codec
+from paceline.codecs.context import Context
+from paceline.codecs.exchanges import Reduction
+from paceline.codecs.messages import Message
 from paceline.codecs.reduction import reduce
 from paceline.reports.explain.document import Encoded, Values
 
@@ -66,21 +69,38 @@ class ObservedRank:
         self.encodings: list[Encoding] = []
         self.prepared = vector.clone()
         self._codec = copy(codec.at(context.round))
-        self._encode, self._prepare = self._codec.encode, self._codec.prepare
+        self._encode, self._encode_rows = self._codec.encode, self._codec.encode_rows
+        self._prepare = self._codec.prepare
         # In the instance, where a codec's own reduction finds them as well; it is frozen for others.
         vars(self._codec).update(
-            encode=self._note_encoding, prepare=self._note_prepared, at=lambda _: self._codec
+            encode=self._note_encoding,
+            encode_rows=self._note_rows,
+            prepare=self._note_prepared,
+            at=lambda _: self._codec,
         )
 
     def program(self) -> Reduction:
         return reduce(self._codec, self.vector, self.context)
 
     def _note_encoding(self, vector: Tensor, context: Context) -> Message:
+        known = len(self.encodings)
         message = self._encode(vector, context)
+        del self.encodings[known:]  # of the vector as a row
+        self._note(vector, context, message)
+        return message
+
+    def _note_rows(self, rows: Tensor, context: Context) -> Message:
+        known = len(self.encodings)
+        message = self._encode_rows(rows, context)
+        del self.encodings[known:]  # of each row as a vector
+        for place, row in enumerate(rows):
+            self._note(row, context.row(place), tuple(tensor[place] for tensor in message))
+        return message
+
+    def _note(self, vector: Tensor, context: Context, message: Message) -> None:
         if context.workers > 1:  # else it only wants to know how long a message is
             kept = tuple(tensor.clone() for tensor in message)
             self.encodings.append(Encoding(self._codec, vector.clone(), context, kept))
-        return message
 
     def _note_prepared(self, vector: Tensor, context: Context) -> None:
         self._prepare(vector, context)

@@ -6,8 +6,9 @@ from functools import cache
 
 import torch
 
-from paceline.codecs.base import Codec, Reduction
-from paceline.codecs.reduction import Answers, Asked, NotFinite, exchange_all, run_together
+from paceline.codecs.base import Codec
+from paceline.codecs.exchanges import Answers, Asked, Reduction, exchange_all, run_programs
+from paceline.codecs.reduction import NotFinite
 from paceline.collectives.traffic import Bucket, plan_buckets
 from paceline.costs.coding import CodedExchange, CodedReduction, exchange_of
 from paceline.costs.collectives import AllReduceCosts, add_traffic
@@ -100,7 +101,7 @@ def _run(workers: Sequence[Node], bucket: Bucket) -> list[CodedExchange]:
         found.append(exchange_of(asked[0]))
         return exchange_all(asked)
 
-    run_together(programs, exchange)
+    run_programs(programs, exchange)
     return found
 
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import STEADY, Codec, Layout
+from paceline.codecs.base import Codec
+from paceline.codecs.context import STEADY, Layout
 from paceline.costs.coding import CodecCosts, CodedMessage, Timed
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.trace import trace_function

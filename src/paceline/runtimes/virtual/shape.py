@@ -10,7 +10,9 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Context, Identity, Layout, Message, message_bytes
+from paceline.codecs.base import Codec, Identity
+from paceline.codecs.context import Context, Layout
+from paceline.codecs.messages import Message, message_bytes
 from paceline.collectives.traffic import Bucket
 from paceline.costs.trace.trace import trace_function
 from paceline.jobs.job import Job

@@ -11,7 +11,7 @@ import torch
 
 from paceline.clusters.cluster import MEMORY, Backend, Cluster, Host, Link
 from paceline.codecs import build_codec
-from paceline.codecs.base import Layout
+from paceline.codecs.context import Layout
 from paceline.costs.coding import UNCODED, CodecCosts, MemoryRate
 from paceline.costs.device import StepCost
 from paceline.records.spans import StepBreakdown

@@ -12,7 +12,8 @@ from paceline.clusters.catalogue import DeviceSheet, find_device
 from paceline.clusters.cluster import CIPHER, Device
 from paceline.clusters.profile import Profile, read_profile
 from paceline.codecs import build_codec
-from paceline.codecs.base import Identity, Layout
+from paceline.codecs.base import Identity
+from paceline.codecs.context import Layout
 from paceline.costs.coding import UNCODED, CodecCosts
 from paceline.costs.device import StepCost
 from paceline.costs.trace.trace import trace

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from paceline.clusters import toml_reader as toml
 from paceline.clusters.cluster import Cluster, Host
-from paceline.codecs.base import Layout
+from paceline.codecs.context import Layout
 from paceline.collectives import NATIVE
 from paceline.costs.stated import stated_costs
 from paceline.errors import UsageError

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from paceline.codecs.base import CorruptMessage
+from paceline.codecs.messages import CorruptMessage
 from paceline.errors import RunFailed, say_on_stderr
 from paceline.jobs.job import Job
 from paceline.records import servers

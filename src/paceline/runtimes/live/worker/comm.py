@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from paceline import shm
-from paceline.codecs.base import Reduction
-from paceline.codecs.reduction import AllGather, AllToAll, Sum
+from paceline.codecs.exchanges import AllGather, AllToAll, Answers, Asked, Reduction, Sum, run_programs
 from paceline.collectives import NATIVE, build_schedule
 from paceline.collectives.execute import Reducer, TorchTransport
 from paceline.collectives.schedule import number_hosts
@@ -163,14 +162,16 @@ class ProcessGroupComm(SoloComm):
 
     def reduce(self, program: Reduction) -> tuple[int, int]:
         sent = received = 0
-        answer: list[Tensor] | None = None
-        while True:
-            try:
-                asked = program.send(answer)
-            except StopIteration:
-                return sent, received
-            (more, yet_more), answer = self._exchange(asked)
+
+        def exchange(asked: Asked) -> Answers:
+            nonlocal sent, received
+            assert asked[0] is not None
+            (more, yet_more), answer = self._exchange(asked[0])
             sent, received = sent + more, received + yet_more
+            return [answer]
+
+        run_programs([program], exchange)
+        return sent, received
 
     def _exchange(self, asked: Sum | AllGather | AllToAll) -> tuple[tuple[int, int], list[Tensor] | None]:
         """Return the traffic, and the answer."""

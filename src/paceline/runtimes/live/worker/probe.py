@@ -16,8 +16,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import STEADY, Codec, Layout
-from paceline.codecs.reduction import reduce, run_alone
+from paceline.codecs.base import Codec
+from paceline.codecs.context import STEADY, Layout
+from paceline.codecs.exchanges import exchange_alone, run_programs
+from paceline.codecs.reduction import reduce
 from paceline.codecs.state import CodecState
 from paceline.jobs.batches import Batch, to_device
 from paceline.jobs.job import Job
@@ -220,7 +222,7 @@ def _coding(codec: Codec, layout: Layout, grad: Tensor, rank: int, ranks: int) -
         context = state.context(0, length, STEADY, share=1 / ranks)
         codec.reduce(vector, context)  # finds lengths of messages, which are kept
         program = reduce(codec, vector, context)
-        return _timed(lambda: run_alone(program, ranks), grad.device)
+        return _timed(lambda: run_programs([program], partial(exchange_alone, ranks=ranks)), grad.device)
 
     return _repeated(code, float, code())
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Reduction
+from paceline.codecs.exchanges import Reduction
 from paceline.collectives.traffic import broadcast_bytes
 from paceline.runtimes.compression import Compressor
 from paceline.runtimes.flat import CONTROL
