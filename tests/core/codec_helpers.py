@@ -74,8 +74,7 @@ class Ranks:
         shares = shares or [1 / len(gradients)] * len(gradients)
         vectors = [gradient * share for gradient, share in zip(gradients, shares, strict=True)]
         contexts = [
-            state.context(0, self.layout.elements, self.round, share)
-            for state, share in zip(self.states, shares, strict=True)
+            state.context(0, self.layout.elements, self.round, 1 / len(gradients)) for state in self.states
         ]
         run_programs(
             [reduce(self.codec, vector, context) for vector, context in zip(vectors, contexts, strict=True)]

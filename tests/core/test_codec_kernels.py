@@ -181,3 +181,58 @@ def test_random_k_without_memory_is_unbiased_up_to_its_ratio_and_the_same_on_all
     error = (total / times * 4 - vector).abs()
     assert (error <= 6 * vector.abs() * (3 / times) ** 0.5).all()
     assert torch.equal(sent_of(spec, vector, rank=0, workers=2), sent_of(spec, vector, rank=1, workers=2))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("spec", ["int8:memory=error", "sign"])
+def test_long_vectors_are_sent_block_by_block_as_a_plain_loop_would(spec, rows):
+    """They are worked on in pieces; were a piece given another's scales, only vectors beyond a piece would show it."""
+    codec, width = build_codec(spec), 2**20 // rows + 5
+    vector = draw_vector(rows * width, 1) * torch.linspace(0.1, 10, rows * width)
+    context = context_of(codec, Layout.of_vector(width))
+    message = codec.encode_rows(vector.view(rows, width), context)
+    found = torch.zeros(rows, width)
+    codec.add_rows(message, found, context)
+    for row, given_row in zip(found, vector.view(rows, width), strict=True):
+        for sent, block in zip(row.split(2048), given_row.split(2048), strict=True):
+            if spec == "sign":
+                expected = block.abs().mean() * torch.where(block < 0, -1.0, 1.0)
+            else:
+                step = block.abs().max() / 127
+                expected = (block / step + 0.5).floor() * step
+            torch.testing.assert_close(sent, expected, rtol=1e-4, atol=0.02 * float(block.abs().max()))
+
+
+@pytest.mark.parametrize("bits", [2, 3, 8])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_the_memory_of_few_bits_does_not_grow(bits, workers):
+    """Rounded at random to 3 levels, more would be left out in each round than the round before."""
+    ranks = Ranks(f"int8:bits={bits},memory=error", Layout.of_vector(6144), workers)
+    for number in range(60):
+        ranks.reduce([draw_vector(6144, workers * number + rank) for rank in range(workers)])
+    assert torch.stack(ranks.memories).square().mean().sqrt() < 8
+
+
+@pytest.mark.parametrize("value", [1e-6, -1e-6])
+def test_random_rounding_is_unbiased_below_the_noise_of_16_bits(value):
+    """Noise of 0, 1 / 65,536, ... would round what is just below a level down by a whole one."""
+    block = torch.full((2**20,), value)
+    block[0] = 1.0
+    found = sent_of(f"int8:bits=2,block={2**20}", block)[1:]
+    assert abs(found.double().mean().item() - value) < 2e-5
+    assert abs(found.double().mean().item() - value) <= 2**-17 + 6 * (2**-17 / 2**20) ** 0.5
+
+
+@pytest.mark.parametrize("value", [3.4e38, -3.4e38, 2e38])
+def test_half_clamps_what_its_format_or_a_sum_of_ranks_does_not_hold(value):
+    """As fp16 does; an infinite message would be blamed on who sent it."""
+    found = Ranks("half", Layout.of_vector(4), 2).reduce([torch.full((4,), value)] * 2, [1.0, 1.0])
+    assert found[0].isfinite().all()
+    assert (found[0].sign() == torch.tensor(value).sign()).all()
+
+
+def test_each_chunk_of_a_vector_draws_its_own_noise_and_indices():
+    context = context_of(build_codec("int8"), Layout.of_vector(10), workers=3)
+    parts = [context.chunk(rank)[1] for rank in range(3)]
+    assert [part.start for part in parts] == [0, 4, 7]
+    assert len({part.own_seed for part in parts}) == len({part.shared_seed for part in parts}) == 3

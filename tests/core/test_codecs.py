@@ -1,5 +1,8 @@
 """What holds for every codec, whatever it sends."""
 
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
 import pytest
 import torch
 from codec_helpers import (
@@ -16,13 +19,16 @@ from codec_helpers import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from paceline import specs
 from paceline.codecs import CODECS, FIRST, build_codec, links
 from paceline.codecs.base import Codec
-from paceline.codecs.context import Layout
-from paceline.codecs.messages import kinds_of, message_bytes, message_kinds, pack, unpack
-from paceline.codecs.reduction import NotFinite
+from paceline.codecs.context import Context, Layout
+from paceline.codecs.exchanges import run_programs
+from paceline.codecs.messages import Message, kinds_of, message_bytes, message_kinds, pack, unpack
+from paceline.codecs.reduction import NotFinite, reduce
+from paceline.codecs.state import CodecState
 from paceline.errors import UsageError
 
 EXACT = ("identity", "top-k:ratio=1", "random-k:ratio=1", "threshold:bound=0", "powersgd:rank=9")
@@ -39,34 +45,41 @@ def test_every_codec_of_the_table_is_tested():
     layout=layouts, workers=st.integers(1, 5), seed=st.integers(0, 99), dtype=dtypes, rounds=st.integers(1, 3)
 )
 def test_what_is_not_sent_is_kept_and_all_ranks_end_with_the_same(spec, layout, workers, seed, dtype, rounds):
-    """Else gradients would be lost, or counted twice, and models would drift apart."""
+    """Else gradients would be lost, or counted twice, and models would drift apart.
+
+    Shares change from round to round, down to none, as in an epoch's last batch; what is kept counts the same.
+    """
     ranks = Ranks(spec, layout, workers, dtype)
-    weights = torch.arange(1, workers + 1) / (workers * (workers + 1) / 2)
-    shares = weights.tolist()
+    even = [1 / workers] * workers
     for number in range(rounds):
+        shares = _shares(workers, number)
         gradients = [
             draw_vector(layout.elements, seed + 10 * number + rank, dtype=dtype) for rank in range(workers)
         ]
-        before = weighted_sum(ranks.memories or gradients, shares).mul_(bool(ranks.memories))
-        moved = _momentum(ranks, gradients)
+        before = weighted_sum(ranks.memories or gradients, even).mul_(bool(ranks.memories))
+        momentum = _momentum(ranks, gradients)
         results = ranks.reduce(gradients, shares)
         assert all(torch.equal(results[0], other) for other in results)
         assert results[0].dtype == dtype
         if ranks.memories is None:
             continue
-        expected = before + weighted_sum(moved, shares)
-        found = results[0].double() + weighted_sum(ranks.memories, shares)
+        expected = before + weighted_sum(gradients, shares) + weighted_sum(momentum, even)
+        found = results[0].double() + weighted_sum(ranks.memories, even)
         rounding = 1e-2 if ranks.codec.sums and "half" in spec else 1e-5
         torch.testing.assert_close(found, expected, rtol=0, atol=5 * rounding)
 
 
+def _shares(workers, number):
+    weights = [1 + (rank + number) % workers for rank in range(workers)]
+    if number == 1:
+        weights = [0] * (workers - 1) + [1]
+    return [weight / sum(weights) for weight in weights]
+
+
 def _momentum(ranks, gradients):
     if "momentum" not in "".join(ranks.tensors[0]):
-        return gradients
-    return [
-        gradient + 0.9 * tensors["codec.momentum"]
-        for gradient, tensors in zip(gradients, ranks.tensors, strict=True)
-    ]
+        return [torch.zeros_like(gradient) for gradient in gradients]
+    return [0.9 * tensors["codec.momentum"] for tensors in ranks.tensors]
 
 
 @pytest.mark.parametrize("spec", EXACT)
@@ -143,7 +156,7 @@ def test_what_is_not_finite_is_told_with_its_parameter_and_not_sent(spec, bad):
     layout = layout_of((4, 3), (5,))
     gradients = [draw_vector(17, rank) for rank in range(2)]
     gradients[1][13] = bad
-    with pytest.raises(NotFinite, match=f"1 of 5 elements of the gradient of p1 are {bad}"):
+    with pytest.raises(NotFinite, match=f"1 of 5 elements of the update of p1 are {bad}"):
         Ranks(spec, layout, 2).reduce(gradients)
 
 
@@ -172,3 +185,60 @@ def test_settings_out_of_range_are_refused_by_name(spec):
 def test_the_former_name_leads_to_the_present_one():
     with pytest.raises(ValueError, match="unknown codec 'low-rank'; did you mean 'powersgd'"):
         build_codec("low-rank:rank=2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EveryOther(Codec):
+    """Its messages are views of the vector, as ``encode`` may give."""
+
+    first: int = 0
+    sums: ClassVar[bool] = True
+
+    def encode(self, vector: Tensor, context: Context) -> Message:
+        return (vector[self.first :: 2],)
+
+    def decode(self, message: Message, context: Context) -> Tensor:
+        out = torch.zeros(context.layout.elements)
+        out[self.first :: 2] = message[0]
+        return out
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_message_may_be_a_view_of_the_vector(first):
+    """If this failed, a part of the vector would be overwritten while it is read, or not at all."""
+    codec, layout = EveryOther(first=first), Layout.of_vector(6)
+    vectors = [torch.ones(6), torch.ones(6)]
+    states = [CodecState(codec, layout, {}, rank=rank, workers=2) for rank in range(2)]
+    run_programs(
+        [reduce(codec, one, state.context(0, 6, 0, 0.5)) for one, state in zip(vectors, states, strict=True)]
+    )
+    expected = torch.zeros(6)
+    expected[first::2] = 2
+    assert torch.equal(vectors[0], expected)
+    assert torch.equal(vectors[1], expected)
+    assert torch.equal(pack((torch.arange(4.0)[::2],)).view(torch.float32), torch.tensor([0.0, 2.0]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Odd(EveryOther):
+    """Keeps as many numbers as there are elements, but others for each parameter."""
+
+    def initial_state(self, shape, seed):
+        return {"kept": torch.full((16 - shape[0],), float(shape[0]))}
+
+
+def test_the_state_of_a_parameter_is_found_by_parameter_where_sizes_add_up_by_chance():
+    state = CodecState(Odd(), layout_of((4,), (12,)), {})
+    assert state.context(0, 4, 0).state["kept"].tolist() == [4.0] * 12
+    assert state.context(4, 16, 0).state["kept"].tolist() == [12.0] * 4
+    whole = state.context(0, 16, 0)
+    assert "kept" not in replace(whole, workers=2).chunk(0)[1].state
+
+
+def test_later_buckets_have_the_state_of_their_own_parameters():
+    codec, layout = build_codec("powersgd:rank=1"), layout_of((6, 5), (7, 4), (3,))
+    tensors = {}
+    state = CodecState(codec, layout, tensors)
+    tensors["codec.q"].copy_(torch.arange(9.0))
+    assert state.context(0, 30, 0).state["q"].tolist() == [0, 1, 2, 3, 4]
+    assert state.context(30, 61, 0).state["q"].tolist() == [5, 6, 7, 8]

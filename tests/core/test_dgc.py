@@ -82,11 +82,16 @@ def test_momentum_is_forgotten_where_all_of_a_chunk_is_sent():
         assert tensors["codec.momentum"].count_nonzero() == 3 * 1
 
 
-def test_velocity_is_in_units_of_the_gradient():
-    """Else a rank whose share changes, because another left, would weigh its past differently."""
-    one, other = (Ranks("dgc:ratio=0.1", layout_of((50,)), 2) for _ in range(2))
+def test_velocity_counts_the_same_whatever_share_a_rank_has():
+    """Else a rank with a small last batch would multiply its past."""
+    ranks = Ranks("dgc:ratio=0.1,momentum=0.5", layout_of((50,)), 2)
     gradients = [draw_vector(50, rank) for rank in range(2)]
-    one.reduce(gradients, [0.5, 0.5])
-    other.reduce(gradients, [0.25, 0.75])
-    for tensors, others in zip(one.tensors, other.tensors, strict=True):
-        torch.testing.assert_close(tensors["codec.momentum"], others["codec.momentum"])
+    ranks.reduce(gradients, [0.25, 0.75])
+    before = [tensors["codec.momentum"].clone() for tensors in ranks.tensors]
+    kept = [one != 0 for one in before]
+    for gradient, share, velocity, where in zip(gradients, (0.25, 0.75), before, kept, strict=True):
+        torch.testing.assert_close(velocity[where], (2 * share * gradient)[where])
+    ranks.reduce([torch.zeros(50)] * 2, [1.0, 0.0])
+    for tensors, velocity in zip(ranks.tensors, before, strict=True):
+        left = tensors["codec.momentum"] != 0
+        torch.testing.assert_close(tensors["codec.momentum"][left], 0.5 * velocity[left])

@@ -258,7 +258,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_in_a_sentence(tmp_path: Path
         cwd=tmp_path,
         check=1,
     )
-    assert "1 of 3 elements of the gradient of scale are nan on rank " in done.stderr
+    assert "1 of 3 elements of the update of scale are nan on rank " in done.stderr
     assert " in step " in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -187,7 +187,7 @@ def test_a_gradient_that_is_not_finite_is_named() -> None:
     pair = Pair("top-k")
     grad = torch.zeros(LAYOUT.elements)
     grad[125] = float("nan")
-    with pytest.raises(NotFinite, match="1 of 12 elements of the gradient of bias are nan"):
+    with pytest.raises(NotFinite, match="1 of 12 elements of the update of bias are nan"):
         pair.push(grad, 0)
 
 

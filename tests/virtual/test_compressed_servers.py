@@ -108,5 +108,5 @@ def test_a_gradient_that_is_not_finite_is_reported_with_rank_step_and_parameter(
             return outputs
 
     job = make_job(lambda: nn.Sequential(nn.Linear(6, 8), Spoiled(8, 2)))
-    with pytest.raises(Diverged, match=r"rank 0 .* of the gradient of 0.weight are .* in step 1"):
+    with pytest.raises(Diverged, match=r"of the update of 0.weight are .* on rank 0 in step 1"):
         with_gradients(job, make_cluster(2), strategy_name="ps", codec="top-k")

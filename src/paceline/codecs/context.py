@@ -70,13 +70,16 @@ class Context:
     rank: int = 0
     workers: int = 1
     share: float = 1.0
-    """The fraction of its own gradient, or difference, that the vector is, where the sum of all is a mean.
+    """An even share of the sum of all ranks' vectors: 1 / workers where this is a mean.
 
-    The memory is in the units of the gradient, so that the mean of all ranks' memories means something.
+    What a rank keeps is in units of it, so it is the same whatever part of the samples the rank has in a round, and the
+    mean of all ranks' memories holds for any number of ranks.
     """
     seed: int = 0
     stride: int = 0
     """Where rows of a matrix are chunks of the vector: how far apart they start. 0: all stand for the same part."""
+    elementwise: frozenset[str] = frozenset({MEMORY})
+    """Which of the state has a number for each element, and is cut as the vector is."""
     second: "Codec | None" = None
     """What sends the floats of a message, where a chain does; None sends them as they are."""
 
@@ -141,7 +144,7 @@ class Context:
         return replace(self, state=state, start=self.start + place * self.stride, stride=0)
 
     def _elementwise(self) -> dict[str, Tensor]:
-        return {name: one for name, one in self.state.items() if one.numel() == self.layout.elements}
+        return {name: one for name, one in self.state.items() if name in self.elementwise}
 
 
 def _mix(*numbers: int) -> int:

@@ -25,7 +25,7 @@ class CorruptMessage(ValueError):
 def blank(message: Message, context: Context) -> Tensor:
     """Memory for what a message stands for."""
     if not message:
-        raise CorruptMessage("a message of nothing")
+        raise CorruptMessage("an empty message")
     return message[0].new_empty(context.layout.elements)
 
 

@@ -33,9 +33,7 @@ class Half(Codec):
     sums: ClassVar[bool] = True
 
     def encode(self, vector: Tensor, context: Context) -> Message:
-        if self.format == "bf16":
-            return (vector.to(torch.bfloat16),)
-        sent = vector.to(torch.float16, copy=True)
+        sent = vector.to(torch.bfloat16 if self.format == "bf16" else torch.float16, copy=True)
         most = 0.99 * torch.finfo(sent.dtype).max / context.workers  # so that no sum is infinite
         return (sent.clamp_(-most, most),)
 
@@ -129,7 +127,8 @@ class Int8(Blockwise):
     bits: Annotated[int, FROM_2_TO_8] = 8
     """Bits an element; fewer are fewer bytes and more noise."""
     memory: Literal["error", "none"] = "none"
-    """error: what a message leaves out is added to the next one (error feedback). none: it is lost."""
+    """error: what a message leaves out is added to the next one (error feedback); elements are rounded to the nearest
+    level, as random rounding to a few would leave out more and more. none: it is lost."""
 
     @property
     def largest(self) -> int:
@@ -145,7 +144,10 @@ class Int8(Blockwise):
             elements = _in_blocks(rows[part], step.shape[1])
             step.copy_(self._steps(elements))
             scaled = elements * step.reciprocal().unsqueeze(-1)
-            noise.add_to(scaled.view(-1))
+            if self.memory == "none":
+                noise.add_to(scaled.view(-1))
+            else:
+                scaled.add_(0.5)
             levels[part] = scaled.floor_().clamp_(-self.largest, self.largest).flatten(1)
         if self.bits == 8:
             return steps, levels
@@ -172,7 +174,7 @@ class Int8(Blockwise):
 
 
 class _Noise:
-    """Uniform in [0, 1), from a generator of its own, so that no other random number changes."""
+    """Uniform in (0, 1), from a generator of its own, so that no other random number changes."""
 
     def __init__(self, seed: int, device: torch.device) -> None:
         self._cpu = np.random.SFC64(seed) if device.type == "cpu" else None
@@ -188,7 +190,7 @@ class _Noise:
             )
         else:
             made = torch.from_numpy(self._cpu.random_raw(-(-count // 4)).view(np.uint16)[:count])
-        vector.add_(made.to(vector.dtype), alpha=2.0**-16)
+        vector.add_(made.to(vector.dtype).add_(0.5), alpha=2.0**-16)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NotFinite(ValueError):
-    """A gradient with NaN or infinity; the message names the parameter."""
+    """An update (a gradient, or a difference of parameters) with NaN or infinity; the message names the parameter."""
 
 
 @torch.no_grad()
@@ -66,17 +66,28 @@ def check_finite(vector: Tensor, context: Context) -> None:
         bad = part[~part.isfinite()]
         if bad.numel():
             many = f"{bad.numel():,} of {part.numel():,} elements"
-            raise NotFinite(f"{many} of the gradient of {name} are {bad[0].item()}")
+            raise NotFinite(f"{many} of the update of {name} are {bad[0].item()}")
 
 
 def summed(codec: "Codec", vector: Tensor, context: Context) -> Reduction:
     """Messages are added up on the way, as dense tensors are."""
-    message = codec.encode(vector, context)
+    message = _apart(codec.encode(vector, context), vector)
     _forget(codec, message, context)
     for tensor in message:
         yield Sum(tensor)
-    if message[0].data_ptr() != vector.data_ptr() or vector.is_meta:
+    if message[0] is not vector:
         codec.write(message, vector, context)
+
+
+def _apart(message: Message, vector: Tensor) -> Message:
+    """Copy what shares only a part of the vector's memory, which is overwritten while the message is read."""
+    memory = vector.untyped_storage().data_ptr()
+    return tuple(
+        tensor
+        if tensor is vector or vector.is_meta or tensor.untyped_storage().data_ptr() != memory
+        else tensor.clone(memory_format=torch.contiguous_format)
+        for tensor in message
+    )
 
 
 def gathered(codec: "Codec", vector: Tensor, context: Context) -> Reduction:

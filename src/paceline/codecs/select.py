@@ -14,7 +14,10 @@ SAMPLE = 2**15
 
 
 def largest(vector: Tensor, count: int) -> Tensor:
-    """The indices of the ``count`` elements of largest magnitude; among equal ones, the first. Of a matrix, by row."""
+    """The indices of the ``count`` elements of largest magnitude, of each row of a matrix.
+
+    Among equal ones a CPU takes the first.
+    """
     if not count:
         return torch.empty((*vector.shape[:-1], 0), dtype=torch.long, device=vector.device)
     if not _in_numpy(vector):

@@ -127,7 +127,7 @@ class Threshold(Sparse):
     """Send the elements whose magnitude reaches a bound, and their indices (Strom, 2015)."""
 
     bound: NotNegative = 0.001
-    """The magnitude from which an element of a rank's own gradient is sent; higher is fewer bytes and more error."""
+    """The magnitude from which an element of a rank's gradient is sent; higher is fewer bytes and more error."""
     density: Ratio = 0.01
     """Fraction of the elements that is expected to reach the bound; predictions use it, since only data can tell."""
     varies: ClassVar[bool] = True

@@ -4,6 +4,7 @@ They do not depend on the buckets that travel at once, so these may change betwe
 """
 
 from collections.abc import MutableMapping
+from functools import cached_property
 from math import prod
 
 import torch
@@ -45,6 +46,11 @@ class CodecState:
             if PREFIX + name not in tensors:
                 tensors[PREFIX + name] = torch.cat(parts).to(device, dtype)
 
+    @cached_property
+    def _elementwise(self) -> frozenset[str]:
+        lengths = [prod(shape) for shape in self.layout.shapes]
+        return frozenset(name for name, sizes in self._sizes.items() if sizes == lengths)
+
     def context(self, start: int, stop: int, round: int, share: float = 1.0) -> Context:  # noqa: A002
         """Of a part of the vector, in elements."""
         return Context(
@@ -56,13 +62,14 @@ class CodecState:
             workers=self._workers,
             share=share,
             seed=self._seed,
+            elementwise=self._elementwise,
         )
 
     def _view(self, name: str, start: int, stop: int) -> Tensor:
         """A parameter that the part cuts has no state there, unless each of its elements has its own."""
         offsets, sizes = self.layout.offsets, self._sizes[name]
         tensor = self._tensors[PREFIX + name]
-        if tensor.numel() == self.layout.elements:
+        if name in self._elementwise:
             return tensor[start:stop]
         whole = [
             place for place in range(len(sizes)) if start <= offsets[place] and offsets[place + 1] <= stop

@@ -44,16 +44,16 @@ class Compressor:
             seed=seed,
         )
 
-    def reduce_gradient(self, start: int, stop: int, share: float) -> Reduction:
-        """Make a part of ``me.grad``, which is ``share`` times the gradient, the sum of all workers' parts.
+    def reduce_gradient(self, start: int, stop: int) -> Reduction:
+        """Make a part of ``me.grad``, which is this worker's share of the mean, the sum of all workers' parts.
 
         All workers are in the same step.
         """
-        return self._reduce(self._me.grad[start:stop], start, self._me.clock, share)
+        return self._reduce(self._me.grad[start:stop], start, self._me.clock)
 
-    def reduce_whole_gradient(self, share: float) -> Reduction:
+    def reduce_whole_gradient(self) -> Reduction:
         """As above, of all of ``me.grad``; workers may have taken different numbers of steps."""
-        yield from self._reduce(self._me.grad, 0, self._next_round(), share)
+        yield from self._reduce(self._me.grad, 0, self._next_round())
 
     @torch.no_grad()
     def take_reference(self) -> None:
@@ -70,14 +70,13 @@ class Compressor:
             me.state[REFERENCE] = me.params.clone()
             return
         difference: Tensor = (me.params - reference).mul_(share)
-        yield from self._reduce(difference, 0, self._next_round(), share)
+        yield from self._reduce(difference, 0, self._next_round())
         reference.add_(difference)
         me.params.copy_(reference)
 
-    def _reduce(self, vector: Tensor, start: int, round: int, share: float) -> Reduction:  # noqa: A002
+    def _reduce(self, vector: Tensor, start: int, round: int) -> Reduction:  # noqa: A002
         self.used = True
-        # What a worker without samples has kept is a gradient as good as another's.
-        context = self._state.context(start, start + vector.numel(), round, share or 1 / self._me.workers)
+        context = self._state.context(start, start + vector.numel(), round, share=1 / self._me.workers)
         return reduce(self.codec, vector, context)
 
     def _next_round(self) -> int:

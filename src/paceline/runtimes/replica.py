@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from paceline.codecs.reduction import NotFinite
 from paceline.errors import Diverged, UsageError
 from paceline.jobs.batches import Batch, kept_outputs, targets_of, to_device
 from paceline.jobs.data import IN_MEMORY
@@ -21,7 +22,7 @@ from paceline.runtimes.compression import layout_of
 from paceline.runtimes.flat import Flat, FlatModel, ScheduledOptimizer, Zeros, own_memory
 from paceline.runtimes.loading import Request, load
 from paceline.runtimes.randomness import AllStreams, State, TorchStream, undisturbed
-from paceline.strategies.base import server_slices
+from paceline.strategies.base import Worker, server_slices
 
 
 class Replica(FlatModel):
@@ -92,6 +93,11 @@ class Replica(FlatModel):
 
     def diverged(self, what: str, step: int) -> Diverged:
         return Diverged(what, step, self.learning_rate((step - 1) / self.shards.steps_per_epoch))
+
+    def not_finite(self, error: NotFinite, me: Worker, effect: Any) -> Diverged:
+        """What a worker could not send for an effect."""
+        updated = getattr(effect, "tensor", None) is me.params  # the step has been counted
+        return self.diverged(f"{error} on rank {me.rank}", me.clock + (not updated))
 
     def apply(self, epoch: float, rate: float = 1.0) -> None:
         self.optimizer.step(self.job.schedule(epoch) * rate)

@@ -109,17 +109,16 @@ def _program(worker: Node, bucket: Bucket, share: float) -> Reduction:
     me, compressor, effect = worker.me, worker.compressor, worker.waits_for
     assert compressor is not None
     if type(effect) is Gradient:
-        return compressor.reduce_gradient(bucket.start, bucket.stop, share)
+        return compressor.reduce_gradient(bucket.start, bucket.stop)
     if effect.tensor is me.params:
         return compressor.reduce_params(share)
-    share = share if effect.op == "mean" else 1.0
-    me.grad.mul_(share)
-    return compressor.reduce_whole_gradient(share)
+    if effect.op == "mean":
+        me.grad.mul_(share)
+    return compressor.reduce_whole_gradient()
 
 
 def _refusing(worker: Node, program: Reduction) -> Reduction:
     try:
         yield from program
     except NotFinite as error:
-        me = worker.me
-        raise worker.replica.diverged(f"on rank {me.rank} {error}", me.clock + 1) from error
+        raise worker.replica.not_finite(error, worker.me, worker.waits_for) from error

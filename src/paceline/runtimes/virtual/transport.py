@@ -70,7 +70,7 @@ class SimulatedTransport:
         try:
             message = node.messages.encoded(effect.to.rank, effect.message)
         except NotFinite as error:
-            raise node.replica.diverged(f"on rank {node.me.rank} {error}", node.me.clock + 1) from error
+            raise node.replica.not_finite(error, node.me, effect) from error
         if message is effect.message and node.replica is not None:
             message = copy_message(message)
         size = message_bytes(message)

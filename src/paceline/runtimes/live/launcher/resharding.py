@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.codecs.state import PREFIX
 from paceline.errors import UsageError, say_on_stderr
 from paceline.jobs.job import Job
 from paceline.records.checkpoints import Checkpoints, Commits
@@ -114,7 +115,12 @@ def _spread(trees: Trees, settings: Settings, job: Job, step: int) -> Trees:
     weights = [max(1, tree["worker"]["samples_since_sync"]) for tree in saved]
     replicas = [{**tree["replica"], "rng": None, "loss": None} for tree in saved]
     merged = _mean(replicas, weights)
-    state = _mean([tree["state"] for tree in saved], weights)
+    state = {  # what a codec keeps is in units of an even share of the mean
+        name: _mean(
+            [tree["state"][name] for tree in saved], [1] * len(saved) if name.startswith(PREFIX) else weights
+        )
+        for name in saved[0]["state"]
+    }
     losses = [sum(sums) for sums in zip(*(tree["replica"]["loss"] for tree in saved), strict=True)]
     numbers = saved[0]["worker"] | {
         "clock": step,

@@ -115,7 +115,7 @@ class CompressedOverlap(Overlap):
 
     def begin(self, share: float = 1.0) -> None:
         super().begin(share)
-        self._share, self._failed = share, False
+        self._failed = False
         self.sent, self.received = self._traffic()
 
     def _traffic(self) -> tuple[int, int]:
@@ -132,7 +132,7 @@ class CompressedOverlap(Overlap):
 
     def _reduce(self, bucket: Bucket) -> None:
         self._failed = True
-        program = self._compressor.reduce_gradient(bucket.start, bucket.stop, self._share)
+        program = self._compressor.reduce_gradient(bucket.start, bucket.stop)
         sent, received = self._comm.reduce(program)
         self._failed = False
         self.sent, self.received = self.sent + sent, self.received + received

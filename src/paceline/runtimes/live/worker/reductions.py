@@ -48,7 +48,7 @@ class Reductions:
         if self._comm.alone:
             me.total_weight = effect.weight
         elif self._compressor and tensor is me.grad and effect.op == "sum":
-            self._reduce(self._compressor.reduce_whole_gradient(1.0))
+            self._reduce(self._compressor.reduce_whole_gradient())
         elif effect.op == "sum":
             self._sum(tensor)
         elif tensor is me.params or tensor is me.grad:
@@ -88,7 +88,7 @@ class Reductions:
             self._reduce(compressor.reduce_params(share))
         else:
             effect.tensor.mul_(share)
-            self._reduce(compressor.reduce_whole_gradient(share))
+            self._reduce(compressor.reduce_whole_gradient())
 
     def _fill_control(self, storage: Tensor, weight: float) -> None:
         storage[WEIGHT] = weight

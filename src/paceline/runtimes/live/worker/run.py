@@ -213,9 +213,7 @@ class WorkerRun(StepHooks):
             try:
                 answer = handlers[type(effect)](effect)
             except NotFinite as error:
-                updated = getattr(effect, "tensor", None) is self.me.params  # the step has been counted
-                what, step = f"{error} on rank {self.me.rank}", self.me.clock + (not updated)
-                raise self.replica.diverged(what, step) from error
+                raise self.replica.not_finite(error, self.me, effect) from error
             self.me.now = self.recorder.now
 
     def _write_records(self) -> None:
