@@ -12,6 +12,7 @@ from paceline.codecs import CODECS
 from paceline.codecs.context import Layout
 from paceline.errors import Diverged, UsageError
 from paceline.runtimes.virtual.shape import JobShape
+from paceline.strategies import build_strategy
 
 SHAPE = JobShape(
     name="matrices", layout=Layout(("a", "b"), ((300, 200), (2000,))), train_samples=800, test_samples=1
@@ -100,7 +101,9 @@ def test_a_difference_that_is_not_finite_is_reported_with_the_step_that_made_it(
     """After that step it is sent; live runs count the same."""
     job = make_job(lambda: nn.Sequential(Overflowing(6, 2)))
     with pytest.raises(Diverged, match=r"of the update of 0.weight are .* on rank 0 in step 3"):
-        with_gradients(job, make_cluster(2), codec="top-k", strategy=build_strategy("local-sgd:period=1"), iterations=5)
+        with_gradients(
+            job, make_cluster(2), codec="top-k", strategy=build_strategy("local-sgd:period=1"), iterations=5
+        )
 
 
 class Overflowing(nn.Linear):
