@@ -1,11 +1,17 @@
-"""What tests share: one thread, and a check that nothing is left behind."""
+"""What tests share: the tree that they test, one thread, and a check that nothing is left behind."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 import torch
 from hypothesis import settings
+
+SOURCES = str(Path(__file__).parents[1] / "src")
+# Interpreters that tests start import the package from beside the tests too, wherever another one is installed.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCES, os.environ.get("PYTHONPATH")]))
 
 settings.register_profile(
     "paceline", deadline=None
