@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+import torch._dynamo  # which DDP and some optimizers import: once here, and not in every fork
 from hypothesis import settings
 
 SOURCES = str(Path(__file__).parents[1] / "src")
