@@ -37,17 +37,28 @@ def no_orphans() -> Iterator[None]:
 
 
 SLOW = (
-    "test_command_faults",
+    "test_fault_soak",
+    "test_compressed_runs",
     "test_served_runs",
     "test_shm_cases",
-    "test_engine_pair",
-    "test_fault_soak",
-    "test_strangers_live",
-    "test_two_hosts",
     "test_deaths",
+    "test_closed_path",
+    "test_codecs_live",
+    "test_equalities",
+    "test_calibrate_command",
+    "test_plugins",
+    "test_compressed_servers",
+    "test_predict_codecs",
+    "test_engine_pair",
+    "test_strangers_live",
+    "test_resharding",
     "test_ownership",
+    "test_bench_command",
+    "test_command_faults",
+    "test_two_hosts",
+    "test_shm_room",
 )
-"""Files of more than half a minute."""
+"""Files of more than ten seconds, the longest first."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

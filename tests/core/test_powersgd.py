@@ -46,14 +46,19 @@ def test_results_and_memories_are_those_of_torchs_own_hook(tmp_path):
 
 @given(height=st.integers(5, 20), width=st.integers(5, 20), seed=st.integers(0, 99))
 def test_a_matrix_of_low_rank_is_sent_whole_by_that_rank(height, width, seed):
-    matrix = draw_vector(2 * height, seed).view(-1, 2) @ draw_vector(2 * width, seed + 1).view(2, -1)
+    # Of two equal singular values; what is left after one iteration depends on where Q begins, 1e-4 at worst.
+    left, right = (
+        torch.linalg.qr(draw_vector(2 * size, seed + place).view(-1, 2)).Q
+        for place, size in enumerate((height, width))
+    )
+    matrix = left @ right.T
     layout = layout_of((height, width))
     for found in Ranks("powersgd:rank=2", layout, 3).reduce([matrix.view(-1)] * 3):
-        torch.testing.assert_close(found, matrix.view(-1), atol=1e-4, rtol=1e-3)
+        torch.testing.assert_close(found, matrix.view(-1), atol=1e-3, rtol=0)
     codec = build_codec("powersgd:rank=2")
     context = context_of(codec, layout)
     sent = decode(codec, codec.encode(matrix.view(-1), context), matrix.view(-1), context)
-    torch.testing.assert_close(sent, matrix.view(-1), atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(sent, matrix.view(-1), atol=1e-3, rtol=0)
 
 
 def test_a_warm_start_comes_nearer_from_step_to_step():

@@ -193,7 +193,9 @@ def test_what_encryption_limits_is_said_to_be_limited_by_it_everywhere(strategy,
 
 
 def test_the_bandwidth_that_is_said_to_make_servers_compute_bound_does_when_it_is_predicted():
-    words = replace(USUAL, strategies=("ps",), network="1gbit", workers=(1, 2), batch_size=2048, memory="4 TB")
+    words = replace(
+        USUAL, strategies=("ps",), network="1gbit", workers=(1, 2), batch_size=2048, memory="4 TB"
+    )
     prediction = predict(words)
     bandwidth = prediction.series[0].findings.bandwidth
     assert bandwidth.needed is not None
