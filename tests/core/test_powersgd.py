@@ -46,7 +46,7 @@ def test_results_and_memories_are_those_of_torchs_own_hook(tmp_path):
 
 @given(height=st.integers(5, 20), width=st.integers(5, 20), seed=st.integers(0, 99))
 def test_a_matrix_of_low_rank_is_sent_whole_by_that_rank(height, width, seed):
-    # Of two equal singular values; what is left after one iteration depends on where Q begins: 2e-4 at most in 1,500 draws.
+    # Two equal singular values; the error of one iteration depends on where Q begins: 2e-4 at most in 1,500 draws.
     left, right = (
         torch.linalg.qr(draw_vector(2 * size, seed + place).view(-1, 2)).Q
         for place, size in enumerate((height, width))
