@@ -1,11 +1,18 @@
-"""What tests share: one thread, and a check that nothing is left behind."""
+"""What tests share: the tree that they test, one thread, and a check that nothing is left behind."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 import torch
+import torch._dynamo  # which DDP and some optimizers import: once here, and not in every fork
 from hypothesis import settings
+
+SOURCES = str(Path(__file__).parents[1] / "src")
+# Interpreters that tests start import the package from beside the tests too, wherever another one is installed.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCES, os.environ.get("PYTHONPATH")]))
 
 settings.register_profile(
     "paceline", deadline=None
@@ -30,17 +37,28 @@ def no_orphans() -> Iterator[None]:
 
 
 SLOW = (
-    "test_command_faults",
+    "test_fault_soak",
+    "test_compressed_runs",
     "test_served_runs",
     "test_shm_cases",
-    "test_engine_pair",
-    "test_fault_soak",
-    "test_strangers_live",
-    "test_two_hosts",
     "test_deaths",
+    "test_closed_path",
+    "test_codecs_live",
+    "test_equalities",
+    "test_calibrate_command",
+    "test_plugins",
+    "test_compressed_servers",
+    "test_predict_codecs",
+    "test_engine_pair",
+    "test_strangers_live",
+    "test_resharding",
     "test_ownership",
+    "test_bench_command",
+    "test_command_faults",
+    "test_two_hosts",
+    "test_shm_room",
 )
-"""Files of more than half a minute."""
+"""Files of more than ten seconds, the longest first."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

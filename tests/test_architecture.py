@@ -5,7 +5,10 @@ the rule can fail.
 """
 
 import ast
+import importlib.util
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -309,3 +312,14 @@ def test_no_layer_and_no_exception_outlives_its_reason() -> None:
     for one in WRITES_OPTIONS:
         others = {key: why for key, why in WRITES_OPTIONS.items() if key != one}
         assert list(options_below_the_command_line(MODULES, others)) != [], one
+
+
+def test_new_interpreters_import_the_tree_that_the_tests_belong_to(tmp_path: Path) -> None:
+    """If this failed, processes of tests in a second work tree would run the package that is installed."""
+    code = "import importlib.util; print(importlib.util.find_spec('paceline').origin)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    found = importlib.util.find_spec("paceline")
+    assert found is not None
+    assert {done.stdout.strip(), found.origin} == {str(PACKAGE / "__init__.py")}

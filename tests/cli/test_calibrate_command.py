@@ -3,11 +3,12 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from command import run_json, run_paceline
+from command import run_json, run_paceline, run_python
 from paceline.cli.main import main
 from paceline.clusters.profile import DISTURBED, LinkFit, Profile, made_before, read_profile, write_profile
 from paceline.costs.fitted import read_fitted
@@ -172,8 +173,13 @@ def test_links_are_added_only_where_they_can_be_written_and_to_one_thread(tmp_pa
 
 def test_links_are_measured_between_real_workers_and_a_server(tmp_path, monkeypatch):
     """If this failed, no profile would know what an exchange takes; short turns measure badly, but all of it."""
-    for name, short in {"ROUNDS": 3, "TURN": 0.01, "LEAST": 2}.items():
+    for name, short in {"TURN": 0.01, "LEAST": 2}.items():
         monkeypatch.setattr(links, name, short)
+    monkeypatch.setitem(links.calibrate_links.__kwdefaults__, "rounds", 3)
+    forks = SimpleNamespace(
+        run=lambda command, **_: run_python(*command[1:])
+    )  # new interpreters import torch
+    monkeypatch.setattr("paceline.cli.calibrate.subprocess", forks)
     monkeypatch.setattr(links, "JOBS", tuple(job | {"iterations": "60"} for job in links.JOBS))
     write_profile(replace(PROFILE, links=()), tmp_path / "one.json")
     add = ("calibrate", "links", "--workers", "2", "--profile", "one.json", "--busy")

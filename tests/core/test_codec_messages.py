@@ -31,7 +31,7 @@ def from_bytes(codec, raw, context):
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(cut=st.integers(1, 400), longer=st.booleans())
 def test_bytes_that_are_too_few_or_too_many_are_refused(spec, cut, longer):
     codec, message, context = encoded(spec)

@@ -40,7 +40,7 @@ def test_every_codec_of_the_table_is_tested():
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     layout=layouts, workers=st.integers(1, 5), seed=st.integers(0, 99), dtype=dtypes, rounds=st.integers(1, 3)
 )
@@ -83,7 +83,7 @@ def _momentum(ranks, gradients):
 
 
 @pytest.mark.parametrize("spec", EXACT)
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(layout=layouts, workers=st.integers(1, 4), seed=st.integers(0, 99), dtype=dtypes)
 def test_at_full_rate_nothing_is_lost(spec, layout, workers, seed, dtype):
     gradients = [draw_vector(layout.elements, seed + rank, dtype=dtype) for rank in range(workers)]
@@ -93,7 +93,7 @@ def test_at_full_rate_nothing_is_lost(spec, layout, workers, seed, dtype):
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(layout=layouts, size=st.sampled_from([*SIZES]), seed=st.integers(0, 99), dtype=dtypes)
 def test_messages_are_as_long_as_said_and_come_back_from_bytes(spec, size, layout, seed, dtype):
     """A prediction counts message_bytes; were they not what encode makes, it would be wrong for every run."""
@@ -122,7 +122,7 @@ def test_messages_are_as_long_as_said_and_come_back_from_bytes(spec, size, layou
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(count=st.integers(0, 40), seed=st.integers(0, 99))
 def test_a_vector_that_is_not_contiguous_is_sent_as_its_copy(spec, count, seed):
     codec, wide = build_codec(spec), draw_vector(3 * count, seed)

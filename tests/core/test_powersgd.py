@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +6,7 @@ from codec_helpers import Ranks, context_of, decode, draw_vector, layout_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from command import start_python
 from paceline.codecs import build_codec
 
 HOOK = Path(__file__).parent / "powersgd_hook.py"
@@ -32,8 +31,9 @@ def test_results_and_memories_are_those_of_torchs_own_hook(tmp_path):
         },
         tmp_path / "given.pt",
     )
-    started = [subprocess.Popen([sys.executable, HOOK, tmp_path, str(one)]) for one in (0, 1)]
-    assert [one.wait(timeout=60) for one in started] == [0, 0]
+    started = [start_python(str(HOOK), str(tmp_path), str(one)) for one in (0, 1)]
+    told = [one.communicate(timeout=60) for one in started]
+    assert [one.returncode for one in started] == [0, 0], told
     theirs = [torch.load(tmp_path / f"rank{one}.pt") for one in (0, 1)]
     for step in range(steps):
         found = ranks.reduce(gradients[step])

@@ -51,7 +51,7 @@ def test_another_host_takes_no_seat_and_has_no_effect(two_hosts: tuple, tmp_path
     launchers[0].send_signal(signal.SIGINT)
     printed = [launcher.communicate(timeout=60) for launcher in launchers]
     assert [launcher.returncode for launcher in launchers] == [130, 130], printed
-    (refused,) = re.findall(r"refused: ([\d,]+) connections without the run's secret", printed[0][1])
+    *_, refused = re.findall(r"refused: ([\d,]+) connections without the run's secret", printed[0][1])
     assert int(refused) >= 1 + 5, "the seat, and every other attempt"
     assert not any("stranger was here" in text for pair in printed for text in pair)
     assert [len(list(tmp_path.glob(f"{home}/runs/*"))) for home in ("a", "b", "stranger")] == [1, 1, 0]

@@ -1,6 +1,7 @@
 """Runs of a small job that can be slowed down or made to hang from outside, and the commands that they print."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -50,7 +51,13 @@ class Faulty:
         (cwd / "mine.py").write_text(JOB)
         (cwd / "slow").touch()
         self.cwd, self._out = cwd, (cwd / f"out-{time.monotonic_ns()}.txt").open("w+")
-        env = {"NO_COLOR": "1", "FAULTS": str(cwd), "TMPDIR": str(cwd), "PYTHONPATH": str(cwd), **variables}
+        env = {
+            "NO_COLOR": "1",
+            "FAULTS": str(cwd),
+            "TMPDIR": str(cwd),
+            "PYTHONPATH": searched(cwd),
+            **variables,
+        }
         saves = () if "--checkpoint-every" in options else ("--checkpoint-every", "20 steps")
         words = (*TRAIN, *saves, *options)
         self.process = start_python(
@@ -110,6 +117,11 @@ class Faulty:
             self.process.wait()
 
 
+def searched(cwd: Path) -> str:
+    """Where a new interpreter looks for modules: the job's folder, and the tree that these tests belong to."""
+    return os.pathsep.join([str(cwd), os.environ["PYTHONPATH"]])
+
+
 def printed(text: str, what: str) -> list[str]:
     """The words after "paceline" of the last command that was printed as ``what``, Resume or Join."""
     lines = re.findall(rf"^{what}: paceline (.*)$", text, re.MULTILINE)
@@ -119,7 +131,7 @@ def printed(text: str, what: str) -> list[str]:
 
 def start_printed(cwd: Path, text: str, what: str) -> "subprocess.Popen[str]":
     """Start the command as it was printed, in the folder where it was."""
-    env = {"NO_COLOR": "1", "FAULTS": str(cwd), "PYTHONPATH": str(cwd), "TMPDIR": str(cwd)}
+    env = {"NO_COLOR": "1", "FAULTS": str(cwd), "PYTHONPATH": searched(cwd), "TMPDIR": str(cwd)}
     words = ("-m", "paceline", *printed(text, what))
     return start_python(*words, cwd=cwd, env=env, stdout=PIPE, stderr=STDOUT)
 

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def say(line: str) -> None:
 
 def launch(plan: str, behaviour: str) -> int:
     from paceline.errors import RunFailed, UsageError
+    from paceline.runtimes.live.launcher.forking import ForkServer
     from paceline.runtimes.live.launcher.launch import launch as start
     from paceline.runtimes.live.launcher.processes import LaunchPlan
 
@@ -29,13 +31,21 @@ def launch(plan: str, behaviour: str) -> int:
     if "secret_file" in asked:
         asked["secret_file"] = Path(asked["secret_file"])
     try:
-        return start([sys.executable, __file__, "work", behaviour], LaunchPlan(**asked))
+        with ForkServer(forked, lambda: None) as forks:
+            return start(
+                [sys.executable, __file__, "work", behaviour], LaunchPlan(**asked), start=forks.start
+            )
     except UsageError as mistake:
         sys.stderr.write(f"paceline: {mistake}\n")
         return 2
     except RunFailed as failure:
         sys.stderr.write(f"paceline: {failure}\n")
         return 1
+
+
+def forked(command: Sequence[str]) -> int:
+    """What a fork of a process that has torch already does in place of the command, without importing it again."""
+    return work(command[-1])
 
 
 def work(behaviour: str) -> int:

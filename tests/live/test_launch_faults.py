@@ -12,9 +12,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from stand_in import forked
 
 from command import PIPES, start_python
 from paceline.errors import RunFailed, UsageError
+from paceline.runtimes.live.launcher.forking import ForkServer
 from paceline.runtimes.live.launcher.launch import launch
 from paceline.runtimes.live.launcher.processes import LaunchPlan
 from run_folders import saved_run
@@ -42,7 +44,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
         launcher.communicate()
 
 
-def worker(behaviour: str) -> list[str]:
+def launch_forks(behaviour: str, plan: LaunchPlan) -> int:
+    """Launch stand-ins from this process, as forks of it."""
+    with ForkServer(forked, lambda: None) as forks:
+        return launch(command_of(behaviour), plan, start=forks.start)
+
+
+def command_of(behaviour: str) -> list[str]:
     """The command of one stand-in."""
     return [sys.executable, str(STAND_IN), "work", behaviour]
 
@@ -92,7 +100,7 @@ def test_an_exception_is_told_with_the_users_line_and_its_traceback_kept(tmp_pat
     """If this failed, the peer's "connection closed" would hide the user's own error."""
     saved_run(tmp_path, 4).checkpoint(4, 1).unlink()
     with pytest.raises(RunFailed) as failed:
-        launch(worker(f"raise=1@7,run={tmp_path}"), LaunchPlan(workers=2))
+        launch_forks(f"raise=1@7,run={tmp_path}", LaunchPlan(workers=2))
     what, where, safe = str(failed.value).splitlines()
     told = r"rank 1 on \S+ failed at step 7: ValueError: a bad label, 11 \(stand_in.py:\d+ in train\); the others"
     assert re.match(told, what)
@@ -107,14 +115,14 @@ def test_a_resumed_run_that_fails_at_once_still_has_what_was_safe(tmp_path: Path
     with pytest.raises(
         RunFailed, match=r"Safe: checkpoint of step 4, [\s\S]*\nResume: paceline train --resume "
     ):
-        launch(worker("raise=1@1"), LaunchPlan(workers=2, resume=tmp_path))
+        launch_forks("raise=1@1", LaunchPlan(workers=2, resume=tmp_path))
 
 
 def test_a_mistake_that_only_a_worker_finds_is_the_users_to_fix(capfd: pytest.CaptureFixture[str]) -> None:
     """If this failed, scripts could not tell bad usage from a failed run, or the sentence would come twice."""
     handlers = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(UsageError, match=r"^'spp' is no strategy; choose another$"):
-        launch(worker("mistake=0@6"), LaunchPlan(workers=2))
+        launch(command_of("mistake=0@6"), LaunchPlan(workers=2))
     assert capfd.readouterr().err == ""
     assert [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)] == handlers
 

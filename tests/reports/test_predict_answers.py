@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,13 +34,16 @@ def told(words: PredictRequest) -> tuple[Prediction, list[str]]:
     return prediction, text_lines(prediction)
 
 
+model_of = cache(find_model)
+
+
 def rate(words: PredictRequest, workers: int) -> float:
-    model = find_model(words)
+    model = model_of(words)
     return model.rate(model.setup(words.strategies[0], workers))
 
 
 def speed_up(words: PredictRequest, workers: int) -> float:
-    return rate(words, workers) / find_model(words).alone
+    return rate(words, workers) / model_of(words).alone
 
 
 def test_two_workers_of_one_host_hear_of_the_link_that_they_share_and_of_no_other():
@@ -189,7 +193,9 @@ def test_what_encryption_limits_is_said_to_be_limited_by_it_everywhere(strategy,
 
 
 def test_the_bandwidth_that_is_said_to_make_servers_compute_bound_does_when_it_is_predicted():
-    words = replace(USUAL, strategies=("ps",), network="1gbit", workers=(1, 2), batch_size=2048)
+    words = replace(
+        USUAL, strategies=("ps",), network="1gbit", workers=(1, 2), batch_size=2048, memory="4 TB"
+    )
     prediction = predict(words)
     bandwidth = prediction.series[0].findings.bandwidth
     assert bandwidth.needed is not None

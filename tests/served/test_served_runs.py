@@ -187,13 +187,13 @@ def test_a_worker_that_joined_may_leave_again(tmp_path, start, codec):
 
 
 def test_the_first_worker_may_die_too(tmp_path, start):
-    run = start("train", "--strategy", "ps", "--iterations", "600", "--evaluate-every", "10 steps")
+    run = start("train", "--strategy", "ps", "--iterations", "300", "--evaluate-every", "10 steps")
     folder = folder_of(tmp_path, run)
     os.kill(pid_of(folder, 0), signal.SIGKILL)
     assert run.ended() == 0, run.text
     assert "rank 1 reports from here on" in run.text
     summary = json.loads(folder.summary.read_text())
-    assert summary["steps"] == 600
+    assert summary["steps"] == 300
     assert len(summary["totals"]) == 2
     assert folder.model.exists()
 

@@ -99,7 +99,7 @@ class ByHand(PacelineModel):
 
     def step(self, setup: Setup) -> PredictedStep:
         workers, forward = setup.cluster.workers, setup.cost.step.forward
-        slower = LINK.bandwidth / setup.cluster.hosts[0].link.bandwidth
+        slower = LINK.bandwidth / setup.cluster.groups[0].host.link.bandwidth
         talk = self.exchange(workers) * slower if workers > 1 else 0.0
         return PredictedStep(
             breakdown=StepBreakdown(forward=forward, communicate=talk),
@@ -239,7 +239,7 @@ class Served(ByHand):
     def step(self, setup: Setup) -> PredictedStep:
         if setup.servers > self.room:
             raise UsageError(f"{setup.servers} servers do not fit")
-        if setup.cluster.hosts[0].link == LINK:
+        if setup.cluster.groups[0].host.link == LINK:
             setup = with_link(setup, "network", bandwidth=setup.servers)
         return super().step(setup)
 
