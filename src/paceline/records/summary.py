@@ -101,6 +101,8 @@ class Probe:
     coding: float
     """Seconds of encoding and decoding a whole gradient in a reduction among ``coders`` workers."""
     coders: int
+    lengths: tuple[int, ...] = ()
+    """Elements that a message has of each parameter, the most of all workers; none where no data decide it."""
 
 
 @dataclass(frozen=True, kw_only=True)

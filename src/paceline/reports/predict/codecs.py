@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from paceline.reports.predict.sentences import times
-from paceline.reports.text import aligned, counted, ms_digits
+from paceline.reports.text import aligned, counted, ms_digits, percent
 from paceline.studies.predict.prediction import CodecComparison, CodecStep
 from paceline.units import show_bytes, show_rate, show_seconds
 
@@ -52,6 +52,13 @@ def paying(step: CodecStep) -> str:
     if step.below is not None:
         return f"below {show_rate(step.below)}"
     return "at any bandwidth" if step.pays == "always" else "at no bandwidth"
+
+
+def assumption(step: CodecStep) -> str:
+    """What is taken for granted of a codec of which only data tell how long its messages are."""
+    assert step.assumed is not None
+    part = percent(float(f"{step.assumed:.2g}"))
+    return f"assumed, as only data can tell: a message of {step.codec} has {part} of the elements"
 
 
 def codec_lines(comparisons: Sequence[CodecComparison]) -> list[str]:
