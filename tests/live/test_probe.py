@@ -112,7 +112,9 @@ def test_what_a_step_sends_is_as_long_as_messages_of_its_gradients_where_only_da
     codec = "threshold:bound=0.01,memory=none"
     document = run_json(*TRAIN, "--codec", codec, "-i", "1", cwd=tmp_path)
     expected = from_document(document["prediction"], StepForecast).coded.sent
-    assert 0.8 * expected < document["summary"]["totals"][0]["step_sent"] < 1.1 * expected
+    totals = document["summary"]["totals"][0]
+    assert 0.8 * expected < totals["step_sent"] < 1.1 * expected
+    assert 0 < document["summary"]["coding"] < sum(totals["seconds"].values())
 
 
 class Counted(SoloComm):
@@ -163,5 +165,6 @@ def test_what_is_expected_is_near_to_what_is_measured(tmp_path: Path) -> None:
 def test_a_run_without_a_codec_predicts_nothing(tmp_path: Path) -> None:
     document = run_json(*TRAIN, "-i", "5", cwd=tmp_path)
     assert document["prediction"] is None
+    assert document["summary"]["coding"] is None
     (path,) = (tmp_path / "runs").iterdir()
     assert not RunFolder(path).prediction.exists()

@@ -39,6 +39,8 @@ class Summary:
     """Mean CPU use a worker, of one core; None where nothing was sampled."""
     memory_bytes: float | None = None
     loads: list[HostLoad] = field(default_factory=list)
+    coding: float | None = None
+    """Seconds that encoding and decoding took rank 0 in a step, in the mean since its process began."""
 
     @property
     def missed(self) -> bool:

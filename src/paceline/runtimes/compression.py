@@ -1,5 +1,7 @@
 """What a worker sends of its gradients and parameters where a codec is in use; the same in both runtimes."""
 
+from time import perf_counter
+
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +33,8 @@ class Compressor:
         self.codec, self._me, self._replicated = codec, me, replicated
         self.used = False
         """Whether anything has been encoded."""
+        self.seconds = 0.0
+        """Of encoding and decoding, all that programs did between exchanges."""
         self._state = CodecState(
             codec,
             layout,
@@ -76,7 +80,19 @@ class Compressor:
         self.used = True
         # What a worker without samples has kept is a gradient as good as another's.
         context = self._state.context(start, start + vector.numel(), round, share or 1 / self._me.workers)
-        return reduce(self.codec, vector, context)
+        return self._timed(reduce(self.codec, vector, context))
+
+    def _timed(self, program: Reduction) -> Reduction:
+        answer = None
+        while True:
+            begun = perf_counter()
+            try:
+                asked = program.send(answer)
+            except StopIteration:
+                return
+            finally:
+                self.seconds += perf_counter() - begun
+            answer = yield asked
 
     def _next_round(self) -> int:
         """Count the reductions of whole vectors, which are the same on all workers, as their steps may not be."""

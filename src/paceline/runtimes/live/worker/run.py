@@ -121,6 +121,7 @@ class WorkerRun(StepHooks):
         start_together: bool = True,
     ) -> Summary:
         """``before_hard_end`` is called with what writes the records so far."""
+        begun = self.me.clock
         with ExitStack() as stack:
             if sampler:
                 stack.enter_context(sampler)
@@ -136,7 +137,10 @@ class WorkerRun(StepHooks):
                 f"codec {short_codec(settings.codec)} was not used: strategy {settings.strategy} has reduced "
                 "neither gradients nor parameters"
             )
-        summary = self.records.finished(ending, self.position, sampler)
+        coding = None
+        if self._compressor and self.me.clock > begun:
+            coding = self._compressor.seconds / (self.me.clock - begun)
+        summary = self.records.finished(ending, self.position, sampler, coding)
         self.comm.finish(self.me.clock, "left" if ending == "left" else "finished")
         return summary
 
