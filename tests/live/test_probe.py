@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from command import run_json, run_paceline
+from paceline.codecs.reduction import NotFinite
 from paceline.records.files import from_document, read_json
 from paceline.records.folder import RunFolder
 from paceline.records.summary import Probe
 from paceline.runtimes.live.worker.comm import SoloComm
-from paceline.runtimes.live.worker.probe import SUMS, _time_sums
+from paceline.runtimes.live.worker.probe import SUMS, _attempt, _time_sums
 from paceline.studies.predict.forecast import StepForecast
 from paceline.units import show_seconds
 from run_folders import checkpoints_of
@@ -81,6 +82,18 @@ def test_what_cannot_be_measured_is_told_and_the_run_goes_on(out: Path) -> None:
         "what to expect of a step cannot be said: TypeError: this model cannot be copied"
     ]
     assert saved(out, "uncopied", 0)["position"]
+
+
+def failing(error: Exception) -> Callable[[], None]:
+    def task() -> None:
+        raise error
+
+    return task
+
+
+def test_why_it_failed_is_told_in_our_words_and_with_the_type_of_a_users_error() -> None:
+    assert _attempt(failing(NotFinite("3 of 4 elements are nan"))) == (None, "3 of 4 elements are nan")
+    assert _attempt(failing(KeyError("label"))) == (None, "KeyError: 'label'")
 
 
 TRAIN = ("train", "--model", "cnn", "--backend", "gloo", "--threads", "1", "--evaluate-every", "never")
