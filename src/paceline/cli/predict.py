@@ -58,7 +58,7 @@ class PredictOptions:
     threads: WhereCount = None
     """Cores of a CPU that a worker uses (default: all of them)."""
     memory: WhereText = None
-    """Memory of that device, or of a host whose workers share it, such as '24 GiB' (default: as known)."""
+    """Memory of that device, or of a host that workers share, such as '24 GiB' (default: as listed or measured)."""
     profile: WherePath = None
     """Instead of a device: a file that 'paceline calibrate' wrote."""
     times: WherePath = None
@@ -95,7 +95,7 @@ class PredictOptions:
     collective: AgreeText = None
     """How all-reduces are done: native (default) or a schedule's name, see 'paceline explain'."""
     codec: Annotated[list[str] | None, Parameter(group=AGREE, negative=())] = None
-    """What is sent in place of whole gradients (default identity); may be repeated, to see which one pays."""
+    """What is sent in place of whole gradients (default identity); repeat it to compare. See 'paceline codecs'."""
     servers: AgreeCount = None
     """Servers that keep the parameters, 1 to 64 (default 1); for ps, ssp and async."""
     jitter: Annotated[float | None, Parameter(group=AGREE)] = None
