@@ -45,6 +45,12 @@ def unknown(kind: str, name: str, choices: Iterable[str], see: str = "", meant: 
     return UsageError(f"unknown {kind} {name!r}; choose one of: {there}")
 
 
+def reason(error: Exception) -> str:
+    """Why something could not be done: our own errors in their words, all others with their type."""
+    ours = type(error).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return str(error) if ours else describe(error)
+
+
 def describe(error: BaseException) -> str:
     """An exception in one line: its type and the first line of its message."""
     lines = str(error).strip().splitlines()

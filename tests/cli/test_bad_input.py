@@ -230,8 +230,8 @@ def test_a_run_resumes_as_it_was(tmp_path, monkeypatch, capsys):
     Secret.new().write(tmp_path / "s")
     for words, told in {
         "--seed 3": "the seed cannot change when a run resumes: this run has 1 and you gave 3; leave it out",
-        "--strategy local-sgd": "the strategy cannot change when a run resumes: this run has all-reduce:",
-        "--codec int8": "this run has identity:memory=none and you gave int8:",
+        "--strategy local-sgd": "this run has all-reduce and you gave local-sgd; leave it out",
+        "--codec int8": "this run has identity and you gave int8; leave it out",
         "--collective ring": "this run has native and you gave ring",
         "--slow 1=2": "this run has none and you gave 1=2",
         "--workers 3": "no checkpoint that is whole for all 2 workers, which another number of workers needs",

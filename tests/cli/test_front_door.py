@@ -1,13 +1,16 @@
 """Help must be quick, so it may not import torch; lists must name everything there is."""
 
+import ast
 import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from paceline import jobs
+from paceline import cli, jobs
 from paceline.cli.main import COMMANDS, main
 from paceline.strategies import STRATEGIES
 
@@ -60,6 +63,8 @@ def test_lists_and_refusals_of_names_do_not_import_torch():
     """If this failed, whoever looks a name up or misspells it would wait for torch, which is not needed for it."""
     script = f"""
 import sys
+from itertools import pairwise
+from pathlib import Path
 from paceline.cli.main import main
 for words in {LIGHT!r}:
     main(words.split())
@@ -80,6 +85,16 @@ def test_a_reader_who_has_seen_enough_is_no_failure(words):
     ended = subprocess.run(command, stdout=outward, stderr=subprocess.PIPE, text=True)
     os.close(outward)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("path", sorted(Path(cli.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
+def test_the_help_of_an_option_is_one_line_of_source(path):
+    """A second one would be shown with its indent, in mid-sentence."""
+    kinds = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+    for kind in kinds:
+        for field, said in pairwise(kind.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(said, ast.Expr):
+                assert "\n" not in said.value.value, ast.unparse(field.target)
 
 
 def test_help_names_every_command(capsys):

@@ -298,6 +298,6 @@ def test_a_resumed_run_keeps_its_codec(tmp_path: Path) -> None:
     told = run_paceline(
         "train", "--resume", folder, "--codec", "sign", "-i", "20", cwd=tmp_path, check=2
     ).stderr
-    assert "the codec cannot change when a run resumes: this run has int8:" in told
+    assert "the codec cannot change when a run resumes: this run has int8 and you gave sign;" in told
     again = run_json("train", "--resume", folder, "--codec", "int8:bits=8", "-i", "20", cwd=tmp_path)
     assert again["summary"]["steps"] == 20

@@ -105,7 +105,9 @@ def test_a_run_that_diverged_before_its_first_checkpoint_is_not_told_to_start_al
     told = what_next(
         "Safe: no checkpoint yet; start again with the same command.", failure("diverged", 0, 1.0)
     )
-    assert told == "Safe: no checkpoint yet; start again with other settings, such as a lower learning rate."
+    assert told == "Safe: no checkpoint yet; start again with other settings or data.", (
+        "in the first step no learning rate is to blame"
+    )
 
 
 def test_a_workers_first_note_stands(tmp_path: Path) -> None:

@@ -72,6 +72,15 @@ def test_other_strategies_go_on_and_resume_once_more(tmp_path, strategy):
     assert max(losses[1:]) < losses[0], "the model is no longer the one that was trained"
 
 
+@pytest.mark.parametrize(("codec", "told"), [("top-k:ratio=0.1", True), ("int8", False)])
+def test_one_worker_is_told_that_error_memories_are_not_used(tmp_path, capsys, codec, told):
+    first = train(*TRAIN, "--codec", codec, "-i", "10", home=tmp_path)
+    reshard(RunFolder(first), 3, trust=True)
+    assert "error memories" not in capsys.readouterr().err
+    reshard(RunFolder(first), 1, trust=True)
+    assert ("what the error memories hold is not used: one worker" in capsys.readouterr().err) is told
+
+
 def test_replaying_a_run_that_began_at_a_checkpoint_is_refused(tmp_path):
     first = train(*TRAIN, "--strategy", "ps", "-i", "10", home=tmp_path)
     told = run_paceline("reshard", str(first), "--workers", "1", "--runs", "other", cwd=tmp_path).stderr

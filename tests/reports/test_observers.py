@@ -217,6 +217,10 @@ def test_everybody_is_told():
     assert "0.8194" in streams[1].getvalue()
 
 
+def test_one_parameter_is_one():
+    assert "(1 parameter), " in header(replace(RUN, parameters=1))[0]
+
+
 def test_the_header_tells_batches_where_they_differ_and_where_a_run_goes_on():
     lines = header(replace(RUN, batch_sizes=(48, 16), first_step=40, folder=None))
     assert lines == [

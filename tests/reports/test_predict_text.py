@@ -93,6 +93,10 @@ def test_the_answer_comes_first_then_the_table_then_why_then_what_it_rests_on():
     assert lines[14].startswith("Level: catalogue.")
 
 
+def test_one_parameter_is_one():
+    assert text_lines(replace(told(), parameters=1))[2].startswith("net, 1 parameter, ")
+
+
 def test_one_worker_alone_has_no_knee():
     alone = replace(FOUND, limit=None, bandwidth=None, helps=())
     lines = text_lines(told(StrategyPrediction(strategy="all-reduce", rows=(row(1),), findings=alone)))
@@ -199,7 +203,7 @@ def test_the_heading_names_what_is_not_usual():
         "inside": "nvlink3",
     }
     series = replace(told().series[0], strategy="ps")
-    one = replace(told(series), settings=said, scaling="strong")
+    one = replace(told(series), settings=said, scaling="strong", codecs=(compared(FAST),))
     assert heading(one) == (
         "net, 10 parameters, a batch of 32 divided among all workers, ps, codec int8, collective ring, 4 servers, "
         "jitter 0.1, 8 workers per host, nvlink3 inside"
@@ -347,6 +351,11 @@ LOSING = CodecStep(codec="top-k", sent=4e6, coding=0.06, step=0.12, gain=0.83, p
             "it pays below 800 Mbit/s.",
         ),
         (
+            (FAST,),
+            "Codecs: int8 is 2.50x as fast as identity at 8 Gbit/s, for a worker sends 10 MB a step instead of 40 MB; "
+            "it pays below 16 Gbit/s.",
+        ),
+        (
             (replace(LOSING, gain=1.004),),
             "Codecs: none pays at 8 Gbit/s; top-k gains nothing, and pays below 800 Mbit/s.",
         ),
@@ -375,6 +384,40 @@ def test_codecs_have_a_table_of_their_own_below_the_one_of_the_first():
         "identity        40 MB          -    100.0             1.00x           -",
         "int8            10 MB        4.0     40.0             2.50x   16 Gbit/s",
         "top-k            4 MB       60.0    120.0     0.83x: slower  800 Mbit/s",
+    ]
+
+
+def with_codecs(*codecs: str, comparisons: tuple[CodecComparison, ...] = ()) -> list[str]:
+    return text_lines(replace(told(), codecs=comparisons, settings={"codecs": codecs}))
+
+
+def test_the_codec_that_rows_are_of_is_named_with_them_and_a_faster_one_is_a_remedy():
+    lines = with_codecs("top-k", "int8", comparisons=(compared(LOSING, FAST),))
+    assert lines[0].startswith("With top-k: faster than one worker: 4 workers")
+    place = lines.index("With top-k:")
+    assert lines[place + 1].startswith("  Knee: ")
+    assert (
+        lines[place + 5]
+        == "  What would help: --codec int8 makes 4 workers 3.01x as fast as now (see above)."
+    )
+    lines = with_codecs("int8", "top-k", comparisons=(compared(FAST, LOSING),))
+    assert "With int8:" in lines
+    assert not any("--codec" in line for line in lines), "it is the fastest already"
+    assert "With int8:" not in with_codecs("int8", comparisons=(compared(FAST),)), "one codec needs no title"
+    assert with_codecs("identity:memory=none", "int8", comparisons=(compared(FAST),))
+
+
+def test_one_worker_is_told_that_its_codec_is_unused():
+    lines = with_codecs("half")
+    assert lines[0].startswith("Faster than one worker")
+    assert lines[2].endswith(", codec half (unused: one worker sends nothing)")
+
+
+def test_what_is_assumed_of_messages_of_which_only_data_tell_the_length_stands_below_the_table():
+    both = [compared(replace(FAST, codec="threshold", assumed=0.0099999)), compared(FAST, strategy="ps")]
+    assert codec_lines(both)[-2:] == [
+        "",
+        "Assumed, as only data can tell: a message of threshold has 1 % of the elements.",
     ]
 
 

@@ -79,6 +79,12 @@ def test_a_run_ends_with_the_answer_and_where_a_step_went():
     )
 
 
+def test_what_coding_took_of_communication_is_told_in_a_line_of_its_own():
+    last = summary_text(replace(SUMMARY, coding=0.0012)).splitlines()[-1]
+    assert last == "encoding and decoding took 1.2 ms a step, counted as communicate"
+    assert "encoding" not in summary_text(replace(SUMMARY, coding=0.0)), "a codec that was not used"
+
+
 def test_uneven_workers_are_shown_beside_the_mean_and_in_ascii_where_need_be():
     uneven = replace(SUMMARY, totals=[totals(wait=1.9), totals(slowdown=2.4, wait=0)])
     assert summary_text(uneven, FOLDER, blocks=False).splitlines()[2:12] == [

@@ -1,6 +1,7 @@
 """What to expect of a run, from figures that were worked out by hand for a known link and a known codec."""
 
 from dataclasses import dataclass, replace
+from math import prod
 
 import pytest
 
@@ -128,13 +129,13 @@ FASTER = CodecStep(codec="int8", sent=1e7, coding=0.1, step=0.398, gain=3.64, pa
     [
         (
             FASTER,
-            "expected: 398 ms a step, 3.64x as fast as without a codec (1.45 s): int8 pays below 1.2 Gbit/s, and this "
-            "link has 94 Mbit/s",
+            "expected: 398 ms a step, 3.64x as fast as without a codec (1.45 s); int8 pays (1 % or more) below about "
+            "1.2 Gbit/s, and this link has about 94 Mbit/s",
         ),
         (
             replace(FASTER, step=1.75, gain=0.83, pays="never", below=None),
-            "expected: 1.75 s a step, slower than without a codec (1.45 s, 0.83x): int8 pays at no bandwidth, and this "
-            "link has 94 Mbit/s",
+            "expected: 1.75 s a step, slower than without a codec (1.45 s, 0.83x); int8 pays (1 % or more) at no "
+            "bandwidth, and this link has about 94 Mbit/s",
         ),
     ],
 )
@@ -142,17 +143,61 @@ def test_what_is_expected_is_said_with_whether_it_pays(coded, says):
     assert sentence(predicted(coded)) == says
 
 
-def summary_of(*seconds: float) -> Summary:
-    totals = [Totals(steps=9, typical=StepBreakdown(forward=one)) for one in seconds]
+def summary_of(*seconds: float, sent: float = FASTER.sent) -> Summary:
+    totals = [Totals(steps=9, typical=StepBreakdown(forward=one), step_sent=int(9 * sent)) for one in seconds]
     words = {"name": "x", "runtime": "live", "ending": "budget", "workers": 2, "steps": 9, "epochs": 1.0}
     return Summary(**words, seconds=1.0, samples=9, parameters=9, totals=totals)
 
 
 def test_after_the_last_step_it_is_said_whether_it_was_so():
     expectation = Expectation("", predicted(FASTER))
-    assert expectation.after(summary_of(0.402, 0.422)) == "expected 398 ms a step, measured 412 ms (+4 %)"
+    assert expectation.after(summary_of(0.402, 0.422)) == (
+        "it paid: 412 ms a step against 1.45 s expected without a codec; expected with int8 were 398 ms (+4 %)"
+    )
+    assert expectation.after(summary_of(1.44, sent=4e7)) == (
+        "it did not pay: 1.44 s a step against 1.45 s expected without a codec; expected with int8 were 398 ms "
+        "(+262 %); a worker sent 40 MB a step, expected were 10 MB"
+    )
     assert expectation.after(summary_of()) == ""
     assert Expectation("").after(summary_of(1.0)) == ""
+
+
+VARYING = replace(RUN, codec="threshold:memory=error,bound=0.001,density=0.01")
+SIZES = [prod(shape) for shape in SHAPES]
+
+
+def test_messages_of_which_only_data_tell_the_length_are_as_long_as_those_of_the_gradient_that_was_encoded():
+    tenth = forecast(VARYING, probe(lengths=tuple(size // 10 for size in SIZES)), "gloo")
+    assert tenth.coded.sent == pytest.approx(8 * sum(SIZES) / 10, rel=0.01), "values and indices"
+    assert tenth.coded.assumed is None
+    whole = forecast(VARYING, probe(lengths=tuple(SIZES)), "gloo")
+    assert whole.coded.sent == pytest.approx(whole.plain.sent, rel=0.01), "the sum is a dense one"
+    assert whole.coded.gain < 1
+    assert "assumed" not in sentence(whole)
+
+
+def test_where_no_gradient_tells_the_length_it_is_said_which_one_is_assumed():
+    found = forecast(replace(VARYING, strategy="local-sgd"), probe(), "gloo")
+    said = "; assumed, as only data can tell: a message of threshold has 1 % of the elements"
+    assert sentence(found).endswith(said)
+
+
+def test_a_codec_is_named_as_the_header_names_it():
+    found = forecast(replace(RUN, codec="top-k:memory=error,ratio=0.05+half"), probe(), "gloo")
+    assert found.coded.codec == "top-k:ratio=0.05+half"
+
+
+@pytest.mark.parametrize(
+    ("run", "measured"),
+    [
+        (RUN, probe(sums=((65_536, 2e-3), (4_194_304, 1e-3)))),  # the larger sum was the faster one
+        (replace(RUN, strategy="ps"), probe(nodes=(0, 0), served=True)),  # what memory does is not measured
+    ],
+)
+def test_a_link_that_could_not_be_measured_has_no_figure_and_none_rests_on_it(run, measured):
+    found = forecast(run, measured, "shm")
+    assert (found.link_measured, found.coded.pays, found.coded.below) == (False, None, None)
+    assert sentence(found).endswith("; the link could not be measured")
 
 
 @dataclass(frozen=True, kw_only=True)

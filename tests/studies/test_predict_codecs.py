@@ -38,6 +38,12 @@ def test_the_closed_path_equals_events_with_a_codec_too(strategy, spec):
         assert_equal(by_groups(setup), by_events(setup))
 
 
+def test_bytes_that_are_whole_are_whole_in_the_mean_of_many_workers():
+    """Weights of workers left dust in them: 12911.000000000002."""
+    found = [predict_step(coded(workers, "all-reduce", "half")).sent for workers in range(2, 12)]
+    assert [one % 1 for one in found] == [0.0] * len(found)
+
+
 def test_with_servers_both_ways_are_shorter():
     plain, half = (coded(64, "async", spec) for spec in ("identity", "half"))
     # The server's link is busy all the time; one worker is on its host, and does not use it.

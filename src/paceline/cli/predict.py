@@ -58,15 +58,13 @@ class PredictOptions:
     threads: WhereCount = None
     """Cores of a CPU that a worker uses (default: all of them)."""
     memory: WhereText = None
-    """Memory of that device, or of a host whose CPU its workers share, such as '24 GiB' (default: a GPU's by the
-    catalogue, a measured machine's as measured)."""
+    """Memory of that device, or of a host that workers share, such as '24 GiB' (default: as listed or measured)."""
     profile: WherePath = None
     """Instead of a device: a file that 'paceline calibrate' wrote."""
     times: WherePath = None
     """Instead of a device: the run folder of one worker; a step takes as long as its typical step took there."""
     network: Annotated[str | None, Parameter(group=WHERE, allow_leading_hyphen=True)] = None
-    """Between hosts: a name or a rate, such as 25gbit or '30 Gbit/s,10 us' (default 10gbit): 'paceline networks'.
-    With a profile that was made on several hosts: measured."""
+    """Between hosts: 25gbit, '30 Gbit/s,10 us' (default 10gbit, or as a profile has it); see 'paceline networks'."""
     per_host: WhereCount = None
     """Workers per host (default 1)."""
     inside: WhereText = None
@@ -97,8 +95,7 @@ class PredictOptions:
     collective: AgreeText = None
     """How all-reduces are done: native (default) or a schedule's name, see 'paceline explain'."""
     codec: Annotated[list[str] | None, Parameter(group=AGREE, negative=())] = None
-    """What is sent in place of whole gradients (default identity), such as int8; may be repeated, to compare: says
-    which one pays, and below which bandwidth. See 'paceline codecs'."""
+    """What is sent in place of whole gradients (default identity); repeat it to compare. See 'paceline codecs'."""
     servers: AgreeCount = None
     """Servers that keep the parameters, 1 to 64 (default 1); for ps, ssp and async."""
     jitter: Annotated[float | None, Parameter(group=AGREE)] = None

@@ -39,6 +39,8 @@ class Summary:
     """Mean CPU use a worker, of one core; None where nothing was sampled."""
     memory_bytes: float | None = None
     loads: list[HostLoad] = field(default_factory=list)
+    coding: float | None = None
+    """Seconds that encoding and decoding took rank 0 in a step, in the mean since its process began."""
 
     @property
     def missed(self) -> bool:
@@ -101,6 +103,8 @@ class Probe:
     coding: float
     """Seconds of encoding and decoding a whole gradient in a reduction among ``coders`` workers."""
     coders: int
+    lengths: tuple[int, ...] = ()
+    """Elements that a message has of each parameter, the most of all workers; none where no data decide it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,14 +6,19 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from paceline.errors import reason
 from paceline.records.files import to_document, write_json
 from paceline.records.folder import RunFolder
 from paceline.records.summary import Probe, Started, Summary
-from paceline.reports.predict.codecs import NO_LOSS, paying
+from paceline.reports.predict.codecs import NO_LOSS, assumption, paying
 from paceline.reports.predict.sentences import times
 from paceline.runtimes.settings import Settings
+from paceline.studies.predict.codecs import PAYS
 from paceline.studies.predict.forecast import StepForecast, forecast
-from paceline.units import show_rate, show_seconds
+from paceline.units import show_bytes, show_rate, show_seconds
+
+OTHER_BYTES = 0.02
+"""Bytes that differ by more from those expected are told."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +33,23 @@ class Expectation:
 
     def after(self, summary: Summary) -> str:
         """Whether it was so; empty where nothing was expected, or nothing measured."""
-        measured = [one.typical.total for one in summary.totals if one.steps]
-        if self.forecast is None or not measured:
+        worked = [one for one in summary.totals if one.steps]
+        if self.forecast is None or not worked:
             return ""
-        expected, found = self.forecast.coded.step, fmean(measured)
-        return (
-            f"expected {show_seconds(expected)} a step, measured {show_seconds(found)} "
-            f"({100 * (found / expected - 1):+.0f} %)"
+        plain, coded = self.forecast.plain, self.forecast.coded
+        found = fmean(one.typical.total for one in worked)
+        paid = "it paid" if plain.step >= PAYS * found else "it did not pay"
+        outcome = (
+            f"{paid}: {show_seconds(found)} a step against {show_seconds(plain.step)} expected without a codec; "
+            f"expected with {coded.codec} were {show_seconds(coded.step)} ({100 * (found / coded.step - 1):+.0f} %)"
         )
+        sent = sum(one.step_sent for one in worked) / sum(one.steps for one in worked)
+        if abs(sent - coded.sent) > OTHER_BYTES * coded.sent:
+            basis = " by the first gradients" if self.forecast.probe.lengths else ""
+            outcome += (
+                f"; a worker sent {show_bytes(sent)} a step, expected were {show_bytes(coded.sent)}{basis}"
+            )
+        return outcome
 
 
 def expect(settings: Settings, run: Started) -> Expectation | None:
@@ -46,7 +60,7 @@ def expect(settings: Settings, run: Started) -> Expectation | None:
     try:
         found = forecast(settings, run.probe, run.transport.partition(",")[0], busy=busy)
     except Exception as error:  # of a user's codec or strategy; the training does not depend on it
-        return Expectation(f"what to expect of a step cannot be said: {type(error).__name__}: {error}")
+        return Expectation(f"what to expect of a step cannot be said: {reason(error)}")
     if run.folder:
         write_json(RunFolder(Path(run.folder)).prediction, to_document(found))
     return Expectation(sentence(found), found)
@@ -61,8 +75,18 @@ def sentence(found: StepForecast) -> str:
     against = f"{times(coded.gain)} as fast as without a codec ({show_seconds(plain.step)})"
     if coded.gain < NO_LOSS:
         against = f"slower than without a codec ({show_seconds(plain.step)}, {times(coded.gain)})"
-    there = show_rate(found.comparison.wire.bandwidth)
-    return (
-        f"expected: {show_seconds(coded.step)} a step, {against}: {coded.codec} pays {paying(coded)}, and this link "
-        f"has {there}"
-    )
+    said = f"expected: {show_seconds(coded.step)} a step, {against}; {_where_it_pays(found)}"
+    return f"{said}; {assumption(coded)}" if coded.assumed is not None else said
+
+
+def _where_it_pays(found: StepForecast) -> str:
+    if not found.link_measured:
+        return "the link could not be measured"
+    coded = found.coded
+    below = paying(coded) if coded.below is None else f"below {_about(coded.below)}"
+    return f"{coded.codec} pays (1 % or more) {below}, and this link has {_about(found.comparison.wire.bandwidth)}"
+
+
+def _about(rate: float) -> str:
+    """With two figures: a measurement of a second tells no more."""
+    return f"about {show_rate(float(f'{8 * rate:.2g}') / 8)}"

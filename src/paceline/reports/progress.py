@@ -254,7 +254,7 @@ _TRANSPORTS = {"shm": "shared memory"}
 
 
 def header(run: Started) -> list[str]:
-    size = f"{run.parameters:,} parameters"
+    size = counted(run.parameters, "parameter")
     backend, by, schedule = run.transport.partition(", by ")
     way = f" over {_TRANSPORTS.get(backend, backend)}{by}{schedule}" if run.transport else ""
     codec = f", codec {run.codec}" if run.codec else ""

@@ -167,6 +167,9 @@ def _amounts(summary: Summary, workers: Workers) -> list[str]:
     if summary.cpu_percent is not None and summary.memory_bytes is not None:
         memory = show_bytes(summary.memory_bytes)
         used += f"; a worker used {summary.cpu_percent:.0f} % of a core and {memory}"
+    if summary.coding:
+        took = show_seconds(summary.coding)
+        used += f"\nencoding and decoding took {took} a step, counted as communicate"
     return [*lines, used]
 
 

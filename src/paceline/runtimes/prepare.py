@@ -81,8 +81,12 @@ class Prepared(Generic[J_co]):
         kept = {"error": "with error memory", "none": "without error memory"}[self.codec.memory]
         if self.settings.workers == 1 and not self.servers:
             kept = "unused: one worker sends nothing"
-        short = each_link(self.settings.codec, lambda link: shorten(link, CODECS))
-        return f"{short} {kept}"
+        return f"{short_codec(self.settings.codec)} {kept}"
+
+
+def short_codec(spec: str) -> str:
+    """As a user would type it: without the settings that have their defaults."""
+    return each_link(spec, lambda link: shorten(link, CODECS))
 
 
 def prepare(settings: Settings) -> Prepared[Job]:
@@ -161,11 +165,11 @@ def check_strategy(settings: Settings, strategy: Strategy) -> None:
 def check_pairs(codec_spec: str, strategy_spec: str, collective: str) -> None:
     """Refuse a codec that does not go with a strategy or a collective."""
     codec, strategy, name = build_codec(codec_spec), build_strategy(strategy_spec), f"codec {codec_spec!r}"
-    if codec.has_momentum and not _sends_gradients(strategy):
+    if codec.has_momentum and not sends_gradients(strategy):
         raise UsageError(
             f"{name} adds momentum to gradients, and workers of strategy {strategy_spec!r} send differences of "
             f"parameters; choose {_names(CODECS, lambda one: not build_codec(one).has_momentum)}, or one of the "
-            f"strategies {_names(STRATEGIES, lambda one: _sends_gradients(build_strategy(one)))}"
+            f"strategies {_names(STRATEGIES, lambda one: sends_gradients(build_strategy(one)))}"
         )
     if collective != NATIVE and not codec.sums:
         raise UsageError(
@@ -174,7 +178,7 @@ def check_pairs(codec_spec: str, strategy_spec: str, collective: str) -> None:
         )
 
 
-def _sends_gradients(strategy: Strategy) -> bool:
+def sends_gradients(strategy: Strategy) -> bool:
     """Replicas stay equal by equal gradients, and servers are sent gradients; others average parameters."""
     return strategy.replicated or strategy.served
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from paceline.reports.predict.sentences import times
-from paceline.reports.text import aligned, counted, ms_digits
+from paceline.reports.predict.sentences import times, typed
+from paceline.reports.text import aligned, counted, ms_digits, percent
+from paceline.studies.predict.codecs import PAYS
 from paceline.studies.predict.prediction import CodecComparison, CodecStep
 from paceline.units import show_bytes, show_rate, show_seconds
 
@@ -26,13 +27,28 @@ def _clauses(comparison: CodecComparison) -> list[str]:
     there = show_rate(comparison.wire.bandwidth)
     if comparison.pays_here(first):
         less = f"{show_bytes(first.sent)} a step instead of {show_bytes(plain.sent)}"
+        fastest = "is fastest," if rest else "is"
         clauses = [
-            f"{first.codec} is fastest, {times(first.gain)} as fast as {plain.codec} at {there}, for a worker sends "
+            f"{first.codec} {fastest} {times(first.gain)} as fast as {plain.codec} at {there}, for a worker sends "
             f"{less}; it pays {paying(first)}"
         ]
     else:
         clauses = [f"none pays at {there}", _clause(comparison, first)]
     return clauses + [_clause(comparison, one) for one in rest]
+
+
+def faster_codec(comparisons: Sequence[CodecComparison], strategy: str, now: str) -> list[str]:
+    """The best of the codecs that were asked for, where another one is what rows are of."""
+    for one in comparisons:
+        gains = {step.codec: step.gain for step in one.steps}
+        best = max(gains, key=lambda codec: gains[codec])
+        if one.strategy == strategy and gains[best] >= PAYS * gains.get(now, 1.0):
+            gain = times(gains[best] / gains.get(now, 1.0))
+            many = counted(one.workers, "worker")
+            return [
+                f"What would help: {typed(('codec', best))} makes {many} {gain} as fast as now (see above)."
+            ]
+    return []
 
 
 def _clause(comparison: CodecComparison, step: CodecStep) -> str:
@@ -54,6 +70,13 @@ def paying(step: CodecStep) -> str:
     return "at any bandwidth" if step.pays == "always" else "at no bandwidth"
 
 
+def assumption(step: CodecStep) -> str:
+    """What is taken for granted of a codec of which only data tell how long its messages are."""
+    assert step.assumed is not None
+    part = percent(float(f"{step.assumed:.2g}"))
+    return f"assumed, as only data can tell: a message of {step.codec} has {part} of the elements"
+
+
 def codec_lines(comparisons: Sequence[CodecComparison]) -> list[str]:
     """The table with its title; times are in milliseconds."""
     several = len(comparisons) > 1
@@ -66,7 +89,14 @@ def codec_lines(comparisons: Sequence[CodecComparison]) -> list[str]:
         f"Codecs, {counted(comparisons[0].workers, 'worker')}, at {' and '.join(links)}:",
         "",
         *aligned(titles[skipped:], [row[skipped:] for row in rows], left=("strategy", "codec")),
+        *_assumptions(comparisons),
     ]
+
+
+def _assumptions(comparisons: Sequence[CodecComparison]) -> list[str]:
+    steps = [step for one in comparisons for step in one.steps if step.assumed is not None]
+    lines = dict.fromkeys(map(assumption, steps))
+    return ["", *(f"{line[0].upper()}{line[1:]}." for line in lines)] if lines else []
 
 
 def _cells(step: CodecStep, digits: int) -> list[str]:

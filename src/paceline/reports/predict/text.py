@@ -4,13 +4,15 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
-from paceline.reports.predict.codecs import codec_answers, codec_lines
+from paceline.reports.predict.codecs import codec_answers, codec_lines, faster_codec
 from paceline.reports.predict.sentences import findings, memory_parts, misfit, typed, verdict
-from paceline.reports.text import aligned, ms_digits, percent
+from paceline.reports.text import aligned, counted, ms_digits, percent
+from paceline.studies.predict.codecs import NONE
 from paceline.studies.predict.prediction import ModuleCost, Prediction, PredictionRow
 from paceline.units import show_bytes, show_seconds
 
 NOTHING = "-"
+UNUSED = " (unused: one worker sends nothing)"
 LEAST_SHARE = 0.01
 """Of a step's computing: less in operators that were never measured is not worth a line."""
 MOST_NAMED = 5
@@ -24,13 +26,19 @@ def text_lines(prediction: Prediction) -> list[str]:
 
 
 def _lines(prediction: Prediction) -> list[str]:
-    short, answer = misfit(prediction), verdict(prediction)
-    first = [answer] if short is None else [short, f"With enough memory: {answer[0].lower()}{answer[1:]}"]
+    short, answer, codec = misfit(prediction), verdict(prediction), _codec(prediction)
+    given = [*(["enough memory"] if short else []), *([codec] if codec != NONE and prediction.codecs else [])]
+    if given:
+        answer = f"With {' and '.join(given)}: {answer[0].lower()}{answer[1:]}"
+    first = [answer] if short is None else [short, answer]
     follows = []
     for series in prediction.series:
-        lines = findings(series)
-        if len(prediction.series) > 1 and lines:
-            lines = [f"{series.strategy}:", *(f"  {line}" for line in lines)]
+        lines = findings(series) + faster_codec(prediction.codecs, series.strategy, codec)
+        whose = [series.strategy] if len(prediction.series) > 1 else []
+        if len(prediction.codecs and prediction.codecs[0].steps) > 2:
+            whose.append(f"with {codec}" if whose else f"With {codec}")
+        if whose and lines:
+            lines = [f"{', '.join(whose)}:", *(f"  {line}" for line in lines)]
         follows += lines
     table = [heading(prediction), "", *table_lines(prediction), ""]
     if prediction.codecs:
@@ -40,7 +48,7 @@ def _lines(prediction: Prediction) -> list[str]:
 
 
 def heading(prediction: Prediction) -> str:
-    said, batch = prediction.settings, f"{prediction.batch:,}"
+    said, batch, codec = prediction.settings, f"{prediction.batch:,}", _codec(prediction)
     strong = prediction.scaling == "strong"
     usual = {
         "collective": ("native", "collective {}"),
@@ -51,13 +59,19 @@ def heading(prediction: Prediction) -> str:
     }
     words = [
         prediction.name,
-        f"{prediction.parameters:,} parameters",
+        counted(prediction.parameters, "parameter"),
         f"a batch of {batch} divided among all workers" if strong else f"batch {batch} per worker",
         *([prediction.series[0].strategy] if len(prediction.series) == 1 else []),
-        *(f"codec {codec}" for codec in said.get("codecs", ())[:1] if codec != "identity"),
+        *([] if codec == NONE else [f"codec {codec}{'' if prediction.codecs else UNUSED}"]),
         *(text.format(said[name]) for name, (value, text) in usual.items() if said.get(name, value) != value),
     ]
     return ", ".join(words)
+
+
+def _codec(prediction: Prediction) -> str:
+    """The one that rows are of."""
+    first: str = next(iter(prediction.settings.get("codecs", ())), NONE)
+    return first
 
 
 def _basis(prediction: Prediction) -> Iterator[str]:
@@ -146,8 +160,8 @@ def module_lines(modules: Sequence[ModuleCost]) -> list[str]:
             sum(getattr(one, figure) or 0.0 for one in ones)
             for figure in ("flops", "bytes", "forward", "backward", "share")
         )
-        counted = [f"{flops / 1e9:,.3f}", show_bytes(moved)] if ones[0].flops is not None else [NOTHING] * 2
-        rows.append([name, kinds, *counted, *_ms(forward, backward), f"{100 * share:.1f} %"])
+        amounts = [f"{flops / 1e9:,.3f}", show_bytes(moved)] if ones[0].flops is not None else [NOTHING] * 2
+        rows.append([name, kinds, *amounts, *_ms(forward, backward), f"{100 * share:.1f} %"])
     return aligned(MODULE_TITLES, rows, left=MODULE_TITLES[:2])
 
 

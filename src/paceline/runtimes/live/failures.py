@@ -146,7 +146,7 @@ def what_next(line: str, failure: Failure) -> str:
     if failure.kind == "diverged" and line.startswith("Resume:"):
         return "Resuming would repeat these steps; start a new run with other settings."
     if failure.kind == "diverged":
-        return line.replace("the same command.", "other settings, such as a lower learning rate.")
+        return line.replace("the same command.", "other settings or data.")
     if failure.kind == "error":
         return line.replace("the same command.", "the same command when the error is repaired.")
     return line

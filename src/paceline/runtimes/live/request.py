@@ -30,10 +30,11 @@ from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import HANG, LEAST_SILENCE, SILENCE
-from paceline.runtimes.prepare import server_count
+from paceline.runtimes.prepare import server_count, short_codec
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.threads import usual_threads
-from paceline.strategies import build_strategy
+from paceline.specs import shorten
+from paceline.strategies import STRATEGIES, build_strategy
 
 BACKENDS = ("gloo", "nccl", "shm")
 LONGEST = 365 * 24 * 3600
@@ -196,8 +197,8 @@ def resumed_settings(earlier: Settings, asked: Settings, given: Mapping[str, obj
         before, after = was[part], now[part]
         if name not in CHANGEABLE and before != after:
             raise UsageError(
-                f"the {name.replace('_', ' ')} cannot change when a run resumes: this run has {_shown(before)} and you "
-                f"gave {_shown(after)}; leave it out, or start a new run"
+                f"the {name.replace('_', ' ')} cannot change when a run resumes: this run has {_shown(part, before)} "
+                f"and you gave {_shown(part, after)}; leave it out, or start a new run"
             )
     if "epochs" in given or "iterations" in given:
         earlier = replace(earlier, epochs=given.get("epochs"), iterations=given.get("iterations"))  # type: ignore[arg-type]
@@ -210,7 +211,11 @@ def _parts(settings: Settings) -> dict[str, object]:
     return {**vars(job), **decided, **vars(settings)}
 
 
-def _shown(value: object) -> str:
+def _shown(name: str, value: object) -> str:
+    if name == "codec":
+        return short_codec(str(value))
+    if name == "strategy":
+        return shorten(str(value), STRATEGIES)
     if isinstance(value, Mapping):
         value = tuple(f"{rank}={factor:g}" for rank, factor in sorted(value.items()))
     return (",".join(map(str, value)) if isinstance(value, tuple) else str(value or "")) or "none"

@@ -1,8 +1,16 @@
 """Which codec pays: a step with each against one without, and the bandwidth below which it is the faster one."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import prod
+from statistics import fmean
+from typing import ClassVar
 
+from torch import Tensor
+
+from paceline.codecs.base import Codec
+from paceline.codecs.context import Context
+from paceline.codecs.messages import Message, message_kinds
 from paceline.costs.coding import UNCODED
 from paceline.studies.predict.model import PacelineModel
 from paceline.studies.predict.prediction import (
@@ -22,6 +30,53 @@ PAYS = 1.01
 """A codec pays where a step is at least this many times as fast: less may be the simulation's own inaccuracy."""
 FAR = 1e6
 """Links of at most this many times the bandwidth are tried, and of as many times less."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredCodec(Codec):
+    """A codec of which only data tell how long its messages are, with the lengths that a real gradient had."""
+
+    codec: Codec
+    lengths: tuple[tuple[str, float], ...]
+    """For each parameter, by its name, the elements of a message over its own."""
+    varies: ClassVar[bool] = True
+
+    def encode(self, vector: Tensor, context: Context) -> Message:
+        parts, layout = dict(self.lengths), context.layout
+        usual = fmean(parts.values())  # of a chunk that is named after no parameter
+        many = sum(
+            parts.get(name, usual) * prod(shape)
+            for name, shape in zip(layout.names, layout.shapes, strict=True)
+        )
+        return tuple(one.new_empty(round(many)) for one in self.codec.encode(vector, context))
+
+    def decode(self, message: Message, context: Context) -> Tensor:
+        return self.codec.decode(message, context)
+
+    def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
+        self.codec.add(message, out, context, alpha)
+
+    def without_memory(self) -> Codec:
+        """Differences of parameters are no gradients: of their messages the codec's own guess is all there is."""
+        return self.codec.without_memory()
+
+    def initial_state(self, shape: tuple[int, ...], seed: int) -> dict[str, Tensor]:
+        return self.codec.initial_state(shape, seed)
+
+    def prepare(self, vector: Tensor, context: Context) -> None:
+        self.codec.prepare(vector, context)
+
+    def sent_whole(self, context: Context) -> None:
+        self.codec.sent_whole(context)
+
+
+def assumed_part(setup: Setup) -> float | None:
+    """The part of a vector's elements that a message is taken to have; None where that is known, or was measured."""
+    codec, shape = setup.coding.codec, setup.shape
+    if not codec.varies or (isinstance(codec, MeasuredCodec) and not setup.program.served):
+        return None
+    kinds = message_kinds(codec.without_memory(), shape.layout, shape.dtype)
+    return max(many for _, many in kinds) / max(1, shape.layout.elements)
 
 
 def compare_codecs(model: PacelineModel) -> Iterator[CodecComparison]:
@@ -65,6 +120,7 @@ def compare_steps(
                 gain=gain,
                 pays=pays,
                 below=None if factor is None else factor * wire.bandwidth,
+                assumed=assumed_part(setup),
             )
         )
     return tuple(found)

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
+from math import prod
 from operator import add
 from typing import Literal
 
@@ -16,12 +17,12 @@ from paceline.costs.coding import UNCODED, CodecCosts, MemoryRate
 from paceline.costs.device import StepCost
 from paceline.records.spans import StepBreakdown
 from paceline.records.summary import Probe
-from paceline.runtimes.prepare import server_count
+from paceline.runtimes.prepare import server_count, short_codec
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import build_strategy
-from paceline.studies.calibrate.link_fit import AveragedStep, fit_link
-from paceline.studies.predict.codecs import compare_steps, link_in_question
+from paceline.studies.calibrate.link_fit import FASTEST, AveragedStep, fit_link
+from paceline.studies.predict.codecs import MeasuredCodec, compare_steps, link_in_question
 from paceline.studies.predict.prediction import CodecComparison, CodecStep, LimitingLink
 from paceline.studies.predict.setup import Setup
 
@@ -37,6 +38,8 @@ class StepForecast:
 
     comparison: CodecComparison
     """Of the run's codec with none."""
+    link_measured: bool
+    """Whether the bandwidth of its link is a measured one: else a codec's ``below`` would mean nothing, and is null."""
     probe: Probe
     """What was measured for it."""
     made: str
@@ -77,13 +80,18 @@ def forecast(settings: Settings, probe: Probe, transport: str, *, busy: bool = F
     link = host.link if where == "network" else host.inside
     wire = LimitingLink(where=where, name="", bandwidth=link.bandwidth, latency=link.latency)
     coded = replace(plain, coding=_coding(settings, probe, shape))
+    measured = link.bandwidth < FASTEST and (link is not MEMORY)
+    steps = compare_steps(plain, {short_codec(settings.codec): coded}, wire)
+    if not measured:
+        steps = tuple(replace(step, pays=None, below=None) for step in steps)
     return StepForecast(
         comparison=CodecComparison(
             strategy=settings.strategy,
             workers=settings.workers,
             wire=wire,
-            steps=compare_steps(plain, {settings.codec: coded}, wire),
+            steps=steps,
         ),
+        link_measured=measured,
         probe=probe,
         made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
@@ -100,7 +108,12 @@ def _cost(settings: Settings, probe: Probe) -> StepCost:
 
 def _coding(settings: Settings, probe: Probe, shape: JobShape) -> CodecCosts:
     """As long as was measured: what its operators move tells how that divides among parts."""
-    costs = CodecCosts(codec=build_codec(settings.codec), timed=MemoryRate(1.0))
+    codec = build_codec(settings.codec)
+    if probe.lengths:
+        sizes = zip(shape.layout.names, shape.layout.shapes, probe.lengths, strict=True)
+        parts = tuple((name, many / max(1, prod(size))) for name, size, many in sizes)
+        codec = MeasuredCodec(codec=codec, lengths=parts, memory=codec.memory)
+    costs = CodecCosts(codec=codec, timed=MemoryRate(1.0))
     counted = costs.reduction(shape.layout, shape.dtype, probe.coders).coding
     return replace(costs, scale=probe.coding / counted if counted else 1.0)
 

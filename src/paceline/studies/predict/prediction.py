@@ -207,6 +207,8 @@ class CodecStep:
     """At which bandwidths of the link it is faster than no codec; None for no codec itself."""
     below: float | None = None
     """The bandwidth below which it is, where one decides."""
+    assumed: float | None = None
+    """The part of the elements that a message is taken to have, where only data could tell and none did."""
 
 
 @dataclass(frozen=True, kw_only=True)

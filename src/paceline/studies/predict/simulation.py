@@ -143,7 +143,7 @@ def mean_step(workers: WorkerSteps) -> PredictedStep:
         sent += weight * sum(one.sent for one in taken)
         shares += weight * parts
     breakdown = StepBreakdown(*(shares / steps).tolist())
-    return PredictedStep(breakdown=breakdown, sent=sent / steps, rate=rate)
+    return PredictedStep(breakdown=breakdown, sent=round(sent / steps, 3), rate=rate)
 
 
 def whole_cycles(setup: Setup, path: Method) -> WorkerSteps:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.codecs import build_codec
 from paceline.codecs.state import PREFIX
 from paceline.errors import UsageError, say_on_stderr
 from paceline.jobs.job import Job
@@ -23,6 +24,7 @@ from paceline.runtimes.live.request import check_trust
 from paceline.runtimes.prepare import prepare
 from paceline.runtimes.replica import first_streams
 from paceline.runtimes.settings import Settings
+from paceline.strategies import build_strategy
 
 Trees = dict[int, dict[str, Any]]
 
@@ -67,6 +69,11 @@ def reshard(old: RunFolder, workers: int, *, trust: bool, runs: Path | None = No
         f"{new.path} goes on where {old.path} stopped, with {many} x batch {sizes} instead of "
         f"{config.settings.workers}; the old folder stays as it is"
     )
+    strategy, codec = build_strategy(settings.strategy), build_codec(settings.codec)
+    if workers == 1 and codec.memory == "error" and not strategy.served:
+        say_on_stderr(
+            "what the error memories hold is not used: one worker sends nothing, and encodes nothing"
+        )
     return new
 
 

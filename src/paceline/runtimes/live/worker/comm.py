@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import cache
+from time import perf_counter
 from typing import Any, Literal, Self
 
 import torch
@@ -40,6 +41,8 @@ class SoloComm:
     transport = ""
     alone = True
     """Whether there are no other workers, and never will be."""
+    coding_seconds = 0.0
+    """What reductions took besides their exchanges: encoding and decoding."""
     members: tuple[int, ...] = (0,)
     """The ranks that take part, as of the last call; the first one reports."""
 
@@ -162,15 +165,19 @@ class ProcessGroupComm(SoloComm):
 
     def reduce(self, program: Reduction) -> tuple[int, int]:
         sent = received = 0
+        begun, exchanging = perf_counter(), 0.0
 
         def exchange(asked: Asked) -> Answers:
-            nonlocal sent, received
+            nonlocal sent, received, exchanging
             assert asked[0] is not None
-            (more, yet_more), answer = self._exchange(asked[0])
-            sent, received = sent + more, received + yet_more
+            started = perf_counter()
+            (out, into), answer = self._exchange(asked[0])
+            exchanging += perf_counter() - started
+            sent, received = sent + out, received + into
             return [answer]
 
         run_programs([program], exchange)
+        self.coding_seconds += perf_counter() - begun - exchanging
         return sent, received
 
     def _exchange(self, asked: Sum | AllGather | AllToAll) -> tuple[tuple[int, int], list[Tensor] | None]:

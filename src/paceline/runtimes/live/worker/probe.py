@@ -4,11 +4,12 @@ Gradients are those of a copy of the model, messages those of a codec's state th
 zeros. Random streams are put back; the data are taken beside the training's own loader.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from statistics import median
 from time import perf_counter
 from typing import TypeVar
@@ -17,10 +18,11 @@ import torch
 from torch import Tensor
 
 from paceline.codecs.base import Codec
-from paceline.codecs.context import STEADY, Layout
+from paceline.codecs.context import STEADY, Context, Layout
 from paceline.codecs.exchanges import exchange_alone, run_programs
-from paceline.codecs.reduction import reduce
+from paceline.codecs.reduction import reduce, take_memory
 from paceline.codecs.state import CodecState
+from paceline.errors import reason
 from paceline.jobs.batches import Batch, to_device
 from paceline.jobs.job import Job
 from paceline.jobs.step import StepHooks, StepPhase
@@ -33,7 +35,7 @@ from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.overlap import Slowdown
 from paceline.runtimes.loading import load
-from paceline.runtimes.prepare import Prepared
+from paceline.runtimes.prepare import Prepared, sends_gradients
 from paceline.runtimes.randomness import AllStreams, undisturbed
 from paceline.runtimes.replica import Replica
 
@@ -44,7 +46,7 @@ LONG, ENOUGH = 1.5, 0.5
 is repeated until that took enough."""
 SMALL, LARGE = 2**16, 2**22
 """Bytes of the tensors that are summed: what is between tells the bandwidth, what is left the latency."""
-SUMS = 5
+SUMS = 9
 
 
 class NotMeasured(Exception):
@@ -56,6 +58,7 @@ class _Times:
     step: StepBreakdown
     ready: tuple[float, ...]
     coding: float
+    lengths: tuple[int, ...]
 
 
 def measure(
@@ -75,7 +78,7 @@ def measure(
         comm.barrier()  # all compute at the same time, as they do in a step
         times = None
         if rehearsal is not None:
-            times, why = _attempt(partial(rehearsal.times, prepared.codec, comm.rank % coders, coders))
+            times, why = _attempt(partial(rehearsal.times, prepared, comm.rank % coders, coders))
             del rehearsal
     heartbeat.enter("exchange")
     found = comm.exchange({"times": to_document(times), "why": why})
@@ -93,6 +96,7 @@ def measure(
         sums=_time_sums(comm, flat.grad_storage),
         coding=max(one.coding for one in everyone),
         coders=coders,
+        lengths=tuple(map(max, zip(*(one.lengths for one in everyone), strict=True))),
     )
 
 
@@ -101,7 +105,7 @@ def _attempt(task: Callable[[], T]) -> tuple[T | None, str]:
     try:
         return task(), ""
     except Exception as error:
-        return None, f"{type(error).__name__}: {error}"
+        return None, reason(error)
 
 
 @contextmanager
@@ -181,12 +185,16 @@ class _Rehearsal:
         self._twin.accumulate(batches, self._shares, self._timer)
         return StepBreakdown(**self._timer.seconds)
 
-    def times(self, codec: Codec, rank: int, ranks: int) -> _Times:
+    def times(self, prepared: Prepared[Job], rank: int, ranks: int) -> _Times:
         found = _repeated(self._gradient, lambda step: step.total, self._first)
         ready = self._timer.ready
-        coding = _coding(codec, self._layout, self._twin.flat.grad, rank, ranks)
+        coder = _Coder(prepared.codec, self._layout, self._twin.flat.grad, rank, ranks)
+        coding = _repeated(coder.seconds, float, coder.seconds())
+        told = prepared.codec.varies and sends_gradients(prepared.strategy)
+        lengths = coder.lengths() if told else ()
         apply = _repeated(self._apply, float, self._apply())
-        return _Times(StepBreakdown(found.data, found.forward, found.backward, apply=apply), ready, coding)
+        step = StepBreakdown(found.data, found.forward, found.backward, apply=apply)
+        return _Times(step, ready, coding, lengths)
 
     def _apply(self) -> float:
         return _timed(lambda: self._twin.optimizer.step(0.0), self._device)
@@ -210,44 +218,65 @@ def _timed(task: Callable[[], object], device: torch.device) -> float:
     return perf_counter() - begun
 
 
-def _coding(codec: Codec, layout: Layout, grad: Tensor, rank: int, ranks: int) -> float:
-    """Seconds of one rank's reduction program, whose answers are its own messages, so that nothing is sent."""
-    length = grad.numel() // ranks * ranks  # chunks are equally long, and so are their messages
-    state = CodecState(
-        codec, layout, {}, dtype=grad.dtype, device=grad.device, rank=rank, workers=ranks, seed=1
-    )
+class _Coder:
+    """One rank's part in reductions of one gradient; the error memory goes from one to the next, as in a run."""
 
-    def code() -> float:
-        vector = grad[:length].clone()
-        context = state.context(0, length, STEADY, share=1 / ranks)
-        codec.reduce(vector, context)  # finds lengths of messages, which are kept
-        program = reduce(codec, vector, context)
-        return _timed(lambda: run_programs([program], partial(exchange_alone, ranks=ranks)), grad.device)
+    def __init__(self, codec: Codec, layout: Layout, grad: Tensor, rank: int, ranks: int) -> None:
+        self._codec, self._grad, self._ranks = codec.at(STEADY), grad, ranks
+        self._state = CodecState(
+            codec, layout, {}, dtype=grad.dtype, device=grad.device, rank=rank, workers=ranks, seed=1
+        )
 
-    return _repeated(code, float, code())
+    def seconds(self) -> float:
+        """Of a reduction program whose answers are its own messages, so that nothing is sent."""
+        length = (
+            self._grad.numel() // self._ranks * self._ranks
+        )  # so chunks, and their messages, are equally long
+        program = reduce(self._codec, *self._part(0, length))
+        return _timed(
+            lambda: run_programs([program], partial(exchange_alone, ranks=self._ranks)), self._grad.device
+        )
+
+    def lengths(self) -> tuple[int, ...]:
+        """How many elements a message has of each parameter, where only data can tell."""
+        return tuple(self._length(*self._part(*ends)) for ends in pairwise(self._state.layout.offsets))
+
+    def _length(self, vector: Tensor, context: Context) -> int:
+        take_memory(self._codec, vector, context)
+        return max(one.numel() for one in self._codec.encode(vector, context))
+
+    def _part(self, start: int, stop: int) -> tuple[Tensor, Context]:
+        share = 1 / self._ranks
+        return self._grad[start:stop] * share, self._state.context(start, stop, STEADY, share)
 
 
 def _time_sums(comm: SoloComm, storage: Tensor) -> tuple[tuple[int, float], ...]:
-    """Of parts of the gradient's own memory, which is zero before the first step and stays so, unless that is short."""
+    """Of parts of the gradient's own memory, which is zero before the first step and stays so, unless that is short.
+
+    Small and large ones take turns, so that what else the machine does meanwhile delays both.
+    """
     if storage.nbytes < LARGE:
         storage = torch.zeros(LARGE // storage.itemsize, dtype=storage.dtype, device=storage.device)
-    comm.sum(_part(storage, SMALL))
-    quick = _sum_seconds(comm, _part(storage, SMALL), SUMS)
-    affordable = int(SMALL * ENOUGH / quick)
-    large = min(LARGE, max(affordable, 2 * SMALL))
-    slow = _sum_seconds(comm, _part(storage, large), max(1, min(SUMS, affordable // large)))
-    return (SMALL, quick), (large, slow)
+    small = _part(storage, SMALL)
+    comm.sum(small)
+    (quick,) = _sum_seconds(comm, [small], SUMS)
+    size = min(LARGE, max(int(SMALL * ENOUGH / quick), 2 * SMALL))
+    large = _part(storage, size)
+    (slow,) = _sum_seconds(comm, [large], 1)
+    if (times := min(SUMS, int(ENOUGH / (quick + slow)))) > 1:
+        quick, slow = _sum_seconds(comm, [small, large], times)
+    return (SMALL, quick), (size, slow)
 
 
 def _part(storage: Tensor, size: int) -> Tensor:
     return storage[: size // storage.itemsize]
 
 
-def _sum_seconds(comm: SoloComm, tensor: Tensor, times: int) -> float:
-    """The median, of sums that all workers begin together, until the last one has the result."""
+def _sum_seconds(comm: SoloComm, tensors: Sequence[Tensor], times: int) -> list[float]:
+    """The median of each, of sums that all workers begin together, until the last one has the result."""
     taken = []
-    for _ in range(times):
+    for tensor in [*tensors] * times:
         comm.barrier()
-        taken.append(_timed(lambda: comm.sum(tensor), tensor.device))
-    everyone = comm.exchange(taken)
-    return float(median(map(max, zip(*everyone, strict=True))))
+        taken.append(_timed(partial(comm.sum, tensor), tensor.device))
+    longest = [max(one) for one in zip(*comm.exchange(taken), strict=True)]
+    return [float(median(longest[place :: len(tensors)])) for place in range(len(tensors))]

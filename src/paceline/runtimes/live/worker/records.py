@@ -129,7 +129,9 @@ class RunRecords:
             if self._started is not None:
                 self._observer.started(self._started)
 
-    def finished(self, ending: Ending, position: Position, sampler: SystemSampler | None) -> Summary:
+    def finished(
+        self, ending: Ending, position: Position, sampler: SystemSampler | None, coding: float | None = None
+    ) -> Summary:
         me, totals = self._me, [self.ledger.totals()]
         loads, servers = list[HostLoad](), list[ServerTotals]()
         left = ending == "left"  # then the other workers train on and have nothing to report yet
@@ -156,6 +158,7 @@ class RunRecords:
             cpu_percent=sampler.cpu_percent if sampler else None,
             memory_bytes=sampler.memory_bytes if sampler else None,
             loads=loads,
+            coding=coding,
         )
         if self.is_first and not left:
             write_json(self.folder.summary, summary.to_json())

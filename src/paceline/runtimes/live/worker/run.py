@@ -27,7 +27,7 @@ from paceline.runtimes.live.worker.recorder import StepRecorder
 from paceline.runtimes.live.worker.records import RunRecords, load_shared
 from paceline.runtimes.live.worker.reductions import Reductions
 from paceline.runtimes.live.worker.stopping import StopByVote
-from paceline.runtimes.prepare import Prepared
+from paceline.runtimes.prepare import Prepared, short_codec
 from paceline.runtimes.replica import Replica, stream_seed
 from paceline.runtimes.served_compression import worker_messages
 from paceline.runtimes.session import Ending, Evaluate, Export, Position, Save, Session
@@ -121,6 +121,7 @@ class WorkerRun(StepHooks):
         start_together: bool = True,
     ) -> Summary:
         """``before_hard_end`` is called with what writes the records so far."""
+        begun = self.me.clock
         with ExitStack() as stack:
             if sampler:
                 stack.enter_context(sampler)
@@ -133,10 +134,13 @@ class WorkerRun(StepHooks):
         if self._compressor and not self._compressor.used:
             settings = self.prepared.settings
             self.records.noted(
-                f"codec {settings.codec} was not used: strategy {settings.strategy} has reduced neither gradients nor "
-                "parameters"
+                f"codec {short_codec(settings.codec)} was not used: strategy {settings.strategy} has reduced "
+                "neither gradients nor parameters"
             )
-        summary = self.records.finished(ending, self.position, sampler)
+        coding = None
+        if self._compressor and self.me.clock > begun:
+            coding = self.comm.coding_seconds / (self.me.clock - begun)
+        summary = self.records.finished(ending, self.position, sampler, coding)
         self.comm.finish(self.me.clock, "left" if ending == "left" else "finished")
         return summary
 
