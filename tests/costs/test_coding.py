@@ -12,7 +12,7 @@ from paceline.clusters.cluster import Link
 from paceline.codecs import CODECS, build_codec
 from paceline.codecs.context import Layout
 from paceline.codecs.exchanges import AllGather, AllToAll, Sum
-from paceline.codecs.messages import message_bytes
+from paceline.codecs.messages import encoded_bytes
 from paceline.codecs.reduction import reduce
 from paceline.codecs.state import CodecState
 from paceline.costs import coding
@@ -133,7 +133,7 @@ def test_any_vector_among_any_number_of_workers_has_a_price(spec, elements, work
 def test_the_bytes_of_a_whole_model_are_the_codecs(spec, ratio) -> None:
     coding = CodecCosts(codec=build_codec(spec))
     for message in served_coding(coding, LAYOUT, torch.float32, servers=1)[0]:
-        assert message.size == message_bytes(build_codec(spec), LAYOUT, torch.float32)
+        assert message.size == encoded_bytes(build_codec(spec), LAYOUT, torch.float32)
         assert message.size == pytest.approx(ratio * SIZE, rel=0.02)
 
 

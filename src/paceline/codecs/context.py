@@ -97,7 +97,7 @@ class Context:
     def own_seed(self) -> int:
         return _mix(self.shared_seed, self.rank + 1, 0)
 
-    def arriving(self, floats: Tensor) -> Tensor:
+    def round_trip(self, floats: Tensor) -> Tensor:
         """A vector of a message, rounded to what the receiver will get of it."""
         if self.second is None:
             return floats

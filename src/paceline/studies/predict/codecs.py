@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from paceline.codecs import NO_CODEC
 from paceline.costs.coding import UNCODED
 from paceline.studies.predict.model import PacelineModel
 from paceline.studies.predict.prediction import (
@@ -17,7 +18,6 @@ from paceline.studies.predict.search import least_factor
 from paceline.studies.predict.setup import PERFECT, Setup, with_link, with_slower
 from paceline.studies.predict.step import find_bounds, predict_step, quick_seconds
 
-NONE = "identity"
 PAYS = 1.01
 """A codec pays where a step is at least this many times as fast: less may be the simulation's own inaccuracy."""
 FAR = 1e6
@@ -51,7 +51,7 @@ def compare_steps(
 ) -> tuple[CodecStep, ...]:
     """A step without a codec, then the same setup with each; ``wire`` is the link whose bandwidth is varied."""
     without = step(plain)
-    found = [CodecStep(codec=NONE, sent=without.sent, coding=0.0, step=without.seconds, gain=1.0)]
+    found = [CodecStep(codec=NO_CODEC, sent=without.sent, coding=0.0, step=without.seconds, gain=1.0)]
     for name, setup in coded.items():
         encoded = step(setup)
         gain = encoded.rate / without.rate

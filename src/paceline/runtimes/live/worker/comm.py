@@ -13,7 +13,16 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from paceline import shm
-from paceline.codecs.exchanges import AllGather, AllToAll, Answers, Asked, Reduction, Sum, run_programs
+from paceline.codecs.exchanges import (
+    AllGather,
+    AllToAll,
+    Exchange,
+    Exchanges,
+    Received,
+    Reduction,
+    Sum,
+    run_programs,
+)
 from paceline.collectives import NATIVE, build_schedule
 from paceline.collectives.execute import Reducer, TorchTransport
 from paceline.collectives.schedule import number_hosts
@@ -163,20 +172,20 @@ class ProcessGroupComm(SoloComm):
     def reduce(self, program: Reduction) -> tuple[int, int]:
         sent = received = 0
 
-        def exchange(asked: Asked) -> Answers:
+        def exchange(exchanges: Exchanges) -> Received:
             nonlocal sent, received
-            assert asked[0] is not None
-            (more, yet_more), answer = self._exchange(asked[0])
-            sent, received = sent + more, received + yet_more
+            assert exchanges[0] is not None
+            (out, back), answer = self._exchange(exchanges[0])
+            sent, received = sent + out, received + back
             return [answer]
 
         run_programs([program], exchange)
         return sent, received
 
-    def _exchange(self, asked: Sum | AllGather | AllToAll) -> tuple[tuple[int, int], list[Tensor] | None]:
+    def _exchange(self, exchange: Exchange) -> tuple[tuple[int, int], list[Tensor] | None]:
         """Return the traffic, and the answer."""
         others = self.workers - 1
-        match asked:
+        match exchange:
             case Sum(tensor):
                 self.sum(tensor)
                 return self.traffic(tensor), None

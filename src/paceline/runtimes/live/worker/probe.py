@@ -18,7 +18,7 @@ from torch import Tensor
 
 from paceline.codecs.base import Codec
 from paceline.codecs.context import STEADY, Layout
-from paceline.codecs.exchanges import exchange_alone, run_programs
+from paceline.codecs.exchanges import exchange_with_copies, run_programs
 from paceline.codecs.reduction import reduce
 from paceline.codecs.state import CodecState
 from paceline.jobs.batches import Batch, to_device
@@ -220,9 +220,11 @@ def _coding(codec: Codec, layout: Layout, grad: Tensor, rank: int, ranks: int) -
     def code() -> float:
         vector = grad[:length].clone()
         context = state.context(0, length, STEADY, share=1 / ranks)
-        codec.reduce(vector, context)  # finds lengths of messages, which are kept
+        codec.program(vector, context)  # finds lengths of messages, which are kept
         program = reduce(codec, vector, context)
-        return _timed(lambda: run_programs([program], partial(exchange_alone, ranks=ranks)), grad.device)
+        return _timed(
+            lambda: run_programs([program], partial(exchange_with_copies, ranks=ranks)), grad.device
+        )
 
     return _repeated(code, float, code())
 
