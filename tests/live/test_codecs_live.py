@@ -114,8 +114,8 @@ def test_a_codec_without_use_is_told(out: Path) -> None:
 
 def test_a_worker_without_samples_sends_what_it_has_kept(out: Path) -> None:
     assert torch.equal(params(out, "leftover", 0, 9), params(out, "leftover", 1, 9))
-    before = saved(out, "leftover-before", 1, 8)["state"]["codec.memory"]
-    after = saved(out, "leftover", 1, 9)["state"]["codec.memory"]
+    before = saved(out, "leftover-before", 0, 8)["state"]["codec.memory"]
+    after = saved(out, "leftover", 0, 9)["state"]["codec.memory"]
     sent = before != after
     # An even share of the mean, though its share of the samples is 0; each bucket sends its largest tenth.
     assert torch.equal(after, before.where(~sent, 0.0))
@@ -313,7 +313,6 @@ def test_a_gradient_that_is_not_finite_ends_the_run_in_a_sentence(tmp_path: Path
     [
         ("3", ("--codec", "dgc:ratio=0.1", "--optimizer", "sgd:momentum=0")),
         ("1", ("--codec", "int8:memory=error", "--strategy", "local-sgd:period=4")),
-        ("1", ("--codec", "top-k:ratio=0.1", "--strategy", "local-sgd:period=12", "-b", "36,12")),
     ],
 )
 def test_the_mean_of_what_was_kept_goes_on_with_other_workers(
