@@ -100,7 +100,7 @@ class Codec(ABC):
         """Change a gradient in place before the error memory is added to it."""
 
     def on_dense_send(self, context: Context) -> None:  # noqa: B027
-        """Called where a vector is sent as it is and not encoded, because that is shorter."""
+        """Called for what the rank sends dense because that is shorter, and for the chunk that it sums for all."""
 
     def reduce(self, vector: Tensor, context: Context) -> Reduction | None:  # noqa: ARG002
         """Return a reduction of its own; None: messages are exchanged in the way that takes fewest bytes.

@@ -98,7 +98,7 @@ class Context:
         return _mix(self.shared_seed, self.rank + 1, 0)
 
     def round_trip(self, floats: Tensor) -> Tensor:
-        """A vector of a message, rounded to what the receiver will get of it."""
+        """Return a vector of a message as its receiver decodes it: rounded, where a chain sends it with fewer bits."""
         if self.second is None:
             return floats
         return self.second.encode(floats, self)[0].to(floats.dtype)

@@ -33,14 +33,14 @@ class AllToAll:
     vectors: Sequence[Tensor]
 
 
-Exchange = Sum | AllGather | AllToAll
-Exchanges = Sequence[Exchange | None]
+TensorExchange = Sum | AllGather | AllToAll
+Exchanges = Sequence[TensorExchange | None]
 """What the programs of ranks yield at the same time, all of one kind; None for a program that has ended."""
-Received = Sequence[list[Tensor] | None]
+Gathered = Sequence[list[Tensor] | None]
 """What each rank is resumed with; None after a sum, which is in place."""
 
 
-def exchange_all(exchanges: Exchanges) -> Received:
+def exchange_all(exchanges: Exchanges) -> Gathered:
     """Carry out what the programs of all ranks yield, in this process."""
     first = exchanges[0]
     match first:
@@ -64,7 +64,7 @@ def _sum_all(tensors: Sequence[Tensor]) -> None:
         tensor.copy_(first)
 
 
-def exchange_with_copies(exchanges: Exchanges, ranks: int) -> Received:
+def exchange_with_copies(exchanges: Exchanges, ranks: int) -> Gathered:
     """Answer one rank as if every rank had given the same; nothing is sent."""
     (one,) = exchanges
     match one:
@@ -76,7 +76,7 @@ def exchange_with_copies(exchanges: Exchanges, ranks: int) -> Received:
 
 
 def run_programs(
-    programs: Sequence[Reduction], exchange: Callable[[Exchanges], Received] = exchange_all
+    programs: Sequence[Reduction], exchange: Callable[[Exchanges], Gathered] = exchange_all
 ) -> None:
     """Run the programs of ranks to their ends; ``exchange`` carries out what they yield at the same time.
 
@@ -89,9 +89,9 @@ def run_programs(
     assert not any(exchanges), "all ranks exchange the same"
 
 
-def _resume(program: Reduction, answer: list[Tensor] | None) -> Exchange | None:
+def _resume(program: Reduction, answer: list[Tensor] | None) -> TensorExchange | None:
     try:
-        found: Exchange = program.send(answer)
+        found: TensorExchange = program.send(answer)
     except StopIteration:
         return None
     return found

@@ -14,10 +14,10 @@ from paceline.codecs.context import STEADY, Context, Layout
 from paceline.codecs.exchanges import (
     AllGather,
     AllToAll,
-    Exchange,
     Exchanges,
-    Received,
+    Gathered,
     Sum,
+    TensorExchange,
     exchange_with_copies,
     run_programs,
 )
@@ -39,7 +39,7 @@ class CodedExchange(NamedTuple):
     element: int
 
 
-def exchange_of(exchange: Exchange) -> CodedExchange:
+def exchange_of(exchange: TensorExchange) -> CodedExchange:
     match exchange:
         case Sum(tensor):
             return CodedExchange("sum", tensor.nbytes, tensor.itemsize)
@@ -166,7 +166,7 @@ def _trace_program(
     found, operators = list[CodedExchange](), list[list[Operator]]()
     recorder = OperatorRecorder(without_values, HeldMemory())
 
-    def exchange(exchanges: Exchanges) -> Received:
+    def exchange(exchanges: Exchanges) -> Gathered:
         operators.append(_taken(recorder))
         found.extend(exchange_of(one) for one in exchanges if one is not None)
         return exchange_with_copies(exchanges, workers if _in_chunks(found) else shown)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.codecs.exchanges import AllGather, AllToAll, Exchanges, Received, Sum, exchange_all
+from paceline.codecs.exchanges import AllGather, AllToAll, Exchanges, Gathered, Sum, exchange_all
 from paceline.collectives.algorithms import all_gather, pairwise
 from paceline.collectives.schedule import Ranks, Schedule, chunk_bounds
 from paceline.errors import UsageError
@@ -40,7 +40,7 @@ class CodedStages:
         self._ranks, self._schedule, self._hosts = ranks, schedule, np.asarray(hosts)
         self._numbers = count(1)
 
-    def exchange(self, exchanges: Exchanges) -> Received:
+    def exchange(self, exchanges: Exchanges) -> Gathered:
         if isinstance(exchanges[0], AllToAll):
             for number, rank in enumerate(self._ranks):
                 del rank.encodings[number : number + 1]  # of its own chunk, which it does not send
@@ -106,7 +106,7 @@ class CodedStages:
     def _chunks(self) -> list[slice]:
         return [self._ranks[0].context.chunk(rank)[0] for rank, _ in enumerate(self._ranks)]
 
-    def _sum(self, sums: Sequence[Sum]) -> Received:
+    def _sum(self, sums: Sequence[Sum]) -> Gathered:
         tensors = [one.tensor for one in sums]
         dtype, width = tensors[0].dtype, tensors[0].itemsize
 

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 
 from paceline.codecs.base import Codec
-from paceline.codecs.exchanges import Exchanges, Received, Reduction, exchange_all, run_programs
+from paceline.codecs.exchanges import Exchanges, Gathered, Reduction, exchange_all, run_programs
 from paceline.codecs.reduction import NotFinite
 from paceline.collectives.traffic import Bucket, plan_buckets
 from paceline.costs.coding import CodedExchange, CodedReduction, exchange_of
@@ -96,7 +96,7 @@ def _run(workers: Sequence[Node], bucket: Bucket) -> list[CodedExchange]:
     ]
     found: list[CodedExchange] = []
 
-    def exchange(exchanges: Exchanges) -> Received:
+    def exchange(exchanges: Exchanges) -> Gathered:
         assert exchanges[0] is not None
         found.append(exchange_of(exchanges[0]))
         return exchange_all(exchanges)

@@ -16,11 +16,11 @@ from paceline import shm
 from paceline.codecs.exchanges import (
     AllGather,
     AllToAll,
-    Exchange,
     Exchanges,
-    Received,
+    Gathered,
     Reduction,
     Sum,
+    TensorExchange,
     run_programs,
 )
 from paceline.collectives import NATIVE, build_schedule
@@ -172,7 +172,7 @@ class ProcessGroupComm(SoloComm):
     def reduce(self, program: Reduction) -> tuple[int, int]:
         sent = received = 0
 
-        def exchange(exchanges: Exchanges) -> Received:
+        def exchange(exchanges: Exchanges) -> Gathered:
             nonlocal sent, received
             assert exchanges[0] is not None
             (out, back), answer = self._exchange(exchanges[0])
@@ -182,7 +182,7 @@ class ProcessGroupComm(SoloComm):
         run_programs([program], exchange)
         return sent, received
 
-    def _exchange(self, exchange: Exchange) -> tuple[tuple[int, int], list[Tensor] | None]:
+    def _exchange(self, exchange: TensorExchange) -> tuple[tuple[int, int], list[Tensor] | None]:
         """Return the traffic, and the answer."""
         others = self.workers - 1
         match exchange:
