@@ -144,7 +144,7 @@ def test_powersgd_sees_the_matrices() -> None:
 
 
 def test_messages_to_servers_and_back_take_what_their_two_ends_do() -> None:
-    # Besides what half does itself, a worker copies its gradient, and a server subtracts what the worker has.
+    # Half reads 4 bytes an element and writes 2, and bounds these in place; a worker copies its gradient before.
     half, int8, halved = (
         served_coding(
             CodecCosts(codec=build_codec(spec), timed=MemoryRate(1.0), scale=scale), LAYOUT, torch.float32, 2
@@ -158,7 +158,7 @@ def test_messages_to_servers_and_back_take_what_their_two_ends_do() -> None:
             for one, other in zip(both, others, strict=True)
         )
     (first, second) = half
-    assert first.push.encode + second.push.encode == pytest.approx(3.5 * SIZE)
+    assert first.push.encode + second.push.encode == pytest.approx(4.5 * SIZE)
 
 
 def test_a_sparse_message_is_added_without_reading_the_whole_vector() -> None:

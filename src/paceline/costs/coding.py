@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
 
 from paceline.codecs.base import Codec, Identity
 from paceline.codecs.context import STEADY, Context, Layout
@@ -113,8 +112,8 @@ class CodecCosts:
     def state_bytes(self, layout: Layout, dtype: torch.dtype) -> int:
         """What a worker keeps from round to round."""
         # Outside of a trace torch would import its compiler.
-        state, _ = trace_function(lambda: _state(self.codec, layout, dtype))
-        return sum(one.numel() * dtype.itemsize for one in state.values())
+        context, _ = trace_function(lambda: _context(self.codec, layout, dtype, 1))
+        return sum(one.numel() * dtype.itemsize for one in context.state.values())
 
 
 UNCODED = CodecCosts()
@@ -172,8 +171,7 @@ def _trace_program(
         return exchange_with_copies(exchanges, workers if _in_chunks(found) else shown)
 
     with recorder:
-        state = _state(codec, layout, dtype)
-        context = Context(layout=layout, state=state, round=STEADY, workers=workers, share=1 / workers)
+        context = _context(codec, layout, dtype, workers)
         vector = torch.empty(layout.elements, dtype=dtype, device="meta")
         codec.program(vector, context)  # finds lengths of messages, which are kept
         recorder.phase = "forward"
@@ -189,7 +187,7 @@ def _taken(recorder: OperatorRecorder) -> list[Operator]:
     return found
 
 
-def _state(codec: Codec, layout: Layout, dtype: torch.dtype) -> Mapping[str, Tensor]:
+def _context(codec: Codec, layout: Layout, dtype: torch.dtype, workers: int) -> Context:
     with torch.device("meta"):
-        state = CodecState(codec, layout, {}, dtype=dtype, device="meta")
-    return state.context(0, layout.elements, STEADY).state
+        state = CodecState(codec, layout, {}, dtype=dtype, device="meta", workers=workers)
+    return state.context(0, layout.elements, STEADY, share=1 / workers)
