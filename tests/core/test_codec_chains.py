@@ -85,12 +85,39 @@ def test_a_users_codec_can_be_the_first():
 @pytest.mark.parametrize(
     "spec", ["half+top-k", "int8+sign", "identity+half", "sign+half", "top-k+half+half", "top-k+int8"]
 )
-def test_a_chain_that_makes_no_sense_is_refused_with_those_that_do(spec):
+def test_what_cannot_be_chained_is_refused_with_what_can(spec):
     with pytest.raises(UsageError) as refusal:
         build_codec(spec)
     told = str(refusal.value)
     assert "the first must be dgc, powersgd, random-k, threshold, top-k or a codec of your own" in told
     assert "the second half" in told
+
+
+class WithoutFloats(Own):
+    """A user's codec that sends whole numbers."""
+
+    def encode(self, vector, context):
+        return (vector.char(),)
+
+
+class Alone(Own):
+    """A user's codec that says it cannot go first."""
+
+    goes_first = False
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("WithoutFloats", "have no floats that half could send"),
+        ("Alone", "cannot be chained: the first must be"),
+    ],
+)
+def test_a_users_codec_that_cannot_go_first_is_refused(name, sentence):
+    """If this failed, ``+half`` would be said and do nothing."""
+    assert build_codec(f"{__file__}:Own+half").first == build_codec(f"{__file__}:Own")
+    with pytest.raises(UsageError, match=sentence):
+        build_codec(f"{__file__}:{name}+half")
 
 
 def test_memory_is_set_of_the_first():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from paceline.codecs import build_codec
 from paceline.codecs.context import Layout
-from paceline.codecs.messages import CorruptMessage, kinds_of, message_kinds, pack, unpack
+from paceline.codecs.messages import CorruptMessage, from_bytes, kinds_of, message_kinds, to_bytes
 
 LAYOUT = layout_of((7, 5), (6,), (), (3, 2, 4))
 SPARSE = ("top-k:ratio=0.1", "dgc:ratio=0.1", "threshold:bound=1")
@@ -23,11 +23,11 @@ def encoded(spec, layout=LAYOUT, dtype=torch.float32):
     return codec, codec.encode(vector, context_of(codec, layout, dtype)), context_of(codec, layout, dtype)
 
 
-def from_bytes(codec, raw, context):
+def decode_bytes(codec, raw, context):
     """The vector, or CorruptMessage; whatever else is raised fails a test."""
     like = torch.zeros(context.layout.elements)
     kinds = message_kinds(codec, context.layout, like.dtype, "cpu")
-    return decode(codec, unpack(raw, kinds, varies=codec.varies), like, context)
+    return decode(codec, from_bytes(raw, kinds, varies=codec.varies), like, context)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -35,24 +35,24 @@ def from_bytes(codec, raw, context):
 @given(cut=st.integers(1, 400), longer=st.booleans())
 def test_bytes_that_are_too_few_or_too_many_are_refused(spec, cut, longer):
     codec, message, context = encoded(spec)
-    raw = pack(message)
+    raw = to_bytes(message)
     changed = torch.cat((raw, raw.new_zeros(cut))) if longer else raw[: max(0, raw.numel() - cut)]
     if codec.varies and changed.numel() % sum(tensor.itemsize for tensor in message) == 0 and not longer:
         return  # a shorter list of elements, cut between two of them
     with pytest.raises(CorruptMessage):
-        from_bytes(codec, changed, context)
+        decode_bytes(codec, changed, context)
 
 
 @pytest.mark.parametrize("spec", SPECS)
 @given(seed=st.integers(0, 10_000), few=st.booleans())
 def test_random_bytes_are_refused_or_are_a_finite_vector(spec, seed, few):
     codec, message, context = encoded(spec)
-    raw = pack(message).clone()
+    raw = to_bytes(message).clone()
     generator = torch.Generator().manual_seed(seed)
     where = torch.randint(raw.numel(), (3,), generator=generator) if few else slice(None)
     raw[where] = torch.randint(256, raw[where].shape, generator=generator, dtype=torch.uint8)
     with suppress(CorruptMessage):
-        assert from_bytes(codec, raw, context).isfinite().all()
+        assert decode_bytes(codec, raw, context).isfinite().all()
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -126,7 +126,7 @@ def test_a_level_that_no_encoder_makes_is_refused(bits):
 def test_bytes_need_not_be_aligned(spec, offset):
     """A message may lie anywhere in what was received."""
     codec, message, _ = encoded(spec)
-    raw = pack(message)
+    raw = to_bytes(message)
     buffer = torch.cat((raw.new_zeros(offset), raw, raw.new_zeros(5)))
-    found = unpack(buffer[offset : offset + raw.numel()], kinds_of(message), varies=codec.varies)
+    found = from_bytes(buffer[offset : offset + raw.numel()], kinds_of(message), varies=codec.varies)
     assert all(map(torch.equal, found, message))

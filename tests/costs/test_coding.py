@@ -12,7 +12,7 @@ from paceline.clusters.cluster import Link
 from paceline.codecs import CODECS, build_codec
 from paceline.codecs.context import Layout
 from paceline.codecs.exchanges import AllGather, AllToAll, Sum
-from paceline.codecs.messages import message_bytes
+from paceline.codecs.messages import encoded_bytes
 from paceline.codecs.reduction import reduce
 from paceline.codecs.state import CodecState
 from paceline.costs import coding
@@ -133,7 +133,7 @@ def test_any_vector_among_any_number_of_workers_has_a_price(spec, elements, work
 def test_the_bytes_of_a_whole_model_are_the_codecs(spec, ratio) -> None:
     coding = CodecCosts(codec=build_codec(spec))
     for message in served_coding(coding, LAYOUT, torch.float32, servers=1)[0]:
-        assert message.size == message_bytes(build_codec(spec), LAYOUT, torch.float32)
+        assert message.size == encoded_bytes(build_codec(spec), LAYOUT, torch.float32)
         assert message.size == pytest.approx(ratio * SIZE, rel=0.02)
 
 
@@ -144,7 +144,7 @@ def test_powersgd_sees_the_matrices() -> None:
 
 
 def test_messages_to_servers_and_back_take_what_their_two_ends_do() -> None:
-    # Besides what half does itself, a worker copies its gradient, and a server subtracts what the worker has.
+    # Half reads 4 bytes an element and writes 2, and bounds these in place; a worker copies its gradient before.
     half, int8, halved = (
         served_coding(
             CodecCosts(codec=build_codec(spec), timed=MemoryRate(1.0), scale=scale), LAYOUT, torch.float32, 2
@@ -158,7 +158,7 @@ def test_messages_to_servers_and_back_take_what_their_two_ends_do() -> None:
             for one, other in zip(both, others, strict=True)
         )
     (first, second) = half
-    assert first.push.encode + second.push.encode == pytest.approx(3.5 * SIZE)
+    assert first.push.encode + second.push.encode == pytest.approx(4.5 * SIZE)
 
 
 def test_a_sparse_message_is_added_without_reading_the_whole_vector() -> None:

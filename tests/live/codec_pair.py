@@ -47,6 +47,7 @@ def training(name: str, codec: str) -> Settings:
     )
 
 
+LEFTOVER = settings("leftover", codec="top-k:ratio=0.1", batch_sizes=(16, 16), iterations=9)
 SETTINGS = {name: training(name, codec) for name, codec in {**GRADIENTS, **DIFFERENCES}.items()} | {
     "identity": training("identity", "identity"),
     "local-threshold": training("local-threshold", "threshold:bound=0.002"),
@@ -57,7 +58,8 @@ SETTINGS = {name: training(name, codec) for name, codec in {**GRADIENTS, **DIFFE
         )
         for op in ("mean", "sum", "none")
     },
-    "leftover": settings("leftover", codec="top-k:ratio=0.1", batch_sizes=(16, 16), iterations=9),
+    "leftover": LEFTOVER,
+    "leftover-before": replace(LEFTOVER, iterations=8),
     "wide": settings("wide", codec="int8", iterations=4, slow={1: 4.0}),
     "wide-top-k": settings("wide", codec="top-k:ratio=0.2", iterations=4),
     "seconds": settings(

@@ -29,16 +29,16 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Faulty]]:
 
 
 @pytest.fixture(scope="module")
-def run_pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Runs two processes of a script of this folder, ``SCRIPT RANK OUT PORTS``; returns what they left."""
+def run_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Runs processes of a script of this folder, ``SCRIPT RANK OUT PORTS``; returns what they left."""
 
-    def run(script: str) -> Path:
-        folder = tmp_path_factory.mktemp("pair")
+    def run(script: str, ranks: int = 2) -> Path:
+        folder = tmp_path_factory.mktemp("ranks")
         ports = ",".join(map(str, free_ports(80)))
         words = [str(folder), ports]
         workers = [
             start_python(str(HERE / script), str(rank), *words, cwd=HERE, stderr=subprocess.PIPE)
-            for rank in range(2)
+            for rank in range(ranks)
         ]
         try:
             while any(worker.poll() is None for worker in workers):
@@ -49,7 +49,7 @@ def run_pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             for worker in workers:
                 worker.kill()
             errors = [worker.communicate()[1] for worker in workers]
-        assert [worker.returncode for worker in workers] == [0, 0], "\n".join(errors)
+        assert [worker.returncode for worker in workers] == [0] * ranks, "\n".join(errors)
         return folder
 
     return run

@@ -125,14 +125,18 @@ def bytes_sent() -> dict[int, int]:
 
 
 class Process:
-    def __init__(self, rank: int, out: Path, ports: list[int]) -> None:
-        self.rank, self.out, self.ports = rank, out, iter(ports)
+    def __init__(self, rank: int, out: Path, ports: list[int], workers: int = 2) -> None:
+        self.rank, self.out, self.ports, self.workers = rank, out, iter(ports), workers
         self.models: list[DistributedDataParallel] = []
         """Kept: DDP waits for Gloo's thread when it is taken apart, while that may wait for Python."""
 
     def place(self) -> ProcessInfo:
         return ProcessInfo(
-            rank=self.rank, workers=2, local_rank=self.rank, local_workers=2, port=next(self.ports)
+            rank=self.rank,
+            workers=self.workers,
+            local_rank=self.rank,
+            local_workers=self.workers,
+            port=next(self.ports),
         )
 
     def run(

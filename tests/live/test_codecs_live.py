@@ -1,10 +1,12 @@
 """Two real workers train with every codec once; the tests look at what they left."""
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import codec_trio
 import engine_jobs
 import pytest
 import torch
@@ -20,10 +22,10 @@ from paceline.costs.stated import stated_costs
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
 from paceline.records.spans import StepRecord
-from paceline.runtimes.compression import Compressor, layout_of
+from paceline.runtimes.compression import REFERENCE, Compressor, layout_of
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.prepare import prepare
-from paceline.runtimes.settings import Cadence
+from paceline.runtimes.settings import Cadence, Settings
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.simulate import simulate
 from paceline.runtimes.virtual.simulation import Simulation
@@ -33,8 +35,8 @@ from run_folders import checkpoints_of
 
 
 @pytest.fixture(scope="module")
-def out(run_pair: Callable[[str], Path]) -> Path:
-    return run_pair("codec_pair.py")
+def out(run_ranks: Callable[..., Path]) -> Path:
+    return run_ranks("codec_pair.py")
 
 
 def run_of(out: Path, name: str) -> RunFolder:
@@ -112,6 +114,13 @@ def test_a_codec_without_use_is_told(out: Path) -> None:
 
 def test_a_worker_without_samples_sends_what_it_has_kept(out: Path) -> None:
     assert torch.equal(params(out, "leftover", 0, 9), params(out, "leftover", 1, 9))
+    before = saved(out, "leftover-before", 0, 8)["state"]["codec.memory"]
+    after = saved(out, "leftover", 0, 9)["state"]["codec.memory"]
+    sent = before != after
+    # An even share of the mean, though its share of the samples is 0; each bucket sends its largest tenth.
+    assert torch.equal(after, before.where(~sent, 0.0))
+    assert sent.sum() == pytest.approx(0.1 * before.numel(), abs=2)
+    assert before[sent].abs().mean() > 2 * before[~sent].abs().mean()
 
 
 def counted(program: Reduction, sent: list[int]) -> Iterator:
@@ -142,6 +151,20 @@ def pair_of(codec: str) -> list[tuple[Worker, Compressor]]:
     return made
 
 
+def test_random_k_sends_other_elements_in_each_round() -> None:
+    pair, sent = pair_of("random-k:ratio=0.2"), []
+    reference = pair[0][0].state[REFERENCE]
+    for _ in range(3):
+        before = reference.clone()
+        for me, _ in pair:
+            me.params.add_(1.0)
+        run_programs([compressor.reduce_params(0.5) for _, compressor in pair])
+        sent.append((reference != before).nonzero())
+    assert len(sent[0]) == len(sent[1]) == round(0.2 * reference.numel())
+    assert not torch.equal(sent[0], sent[1])
+    assert not torch.equal(sent[1], sent[2])
+
+
 @pytest.mark.parametrize("name", [name for name in GRADIENTS if name != "threshold"])
 def test_bytes_recorded_are_those_that_the_programs_yield(out: Path, name: str) -> None:
     pair = pair_of(GRADIENTS[name])
@@ -154,7 +177,7 @@ def test_bytes_recorded_are_those_that_the_programs_yield(out: Path, name: str) 
             programs = []
             for me, compressor in pair:
                 me.clock = step
-                programs.append(compressor.reduce_gradient(bucket.start, bucket.stop, 0.5))
+                programs.append(compressor.reduce_gradient(bucket.start, bucket.stop))
             run_programs([counted(programs[0], sent), programs[1]])
         expected.append(sum(sent))
     for rank in range(2):
@@ -175,18 +198,20 @@ class KeptSteps(SimulationRecorder):
     detailed = True
 
     def __init__(self) -> None:
-        self.traffic = {0: [], 1: []}
+        self.traffic = defaultdict(list)
 
     def recorded(self, rank: int, record: StepRecord) -> None:
         if record.is_step:
             self.traffic[rank].append((record.sent, record.received))
 
 
-def simulated(name: str, *, gradients: bool) -> tuple[Simulation, KeptSteps]:
+def simulated(settings: Settings, *, gradients: bool) -> tuple[Simulation, KeptSteps]:
     """The same settings in virtual time."""
     torch.set_num_threads(1)
-    chosen = SETTINGS[name] if gradients else replace(SETTINGS[name], evaluate=Cadence(0))
-    cluster = read_cluster("hosts=2,bandwidth=1 Gbit/s,latency=50 us,forward=1 ms,backward=2 ms")
+    chosen = settings if gradients else replace(settings, evaluate=Cadence(0))
+    cluster = read_cluster(
+        f"hosts={settings.workers},bandwidth=1 Gbit/s,latency=50 us,forward=1 ms,backward=2 ms"
+    )
     costs = stated_costs(cluster, chosen.batch_sizes, {})
     kept = KeptSteps()
     simulation = Simulation(prepare(chosen), cluster, costs, gradients=gradients, recorder=kept)
@@ -199,8 +224,8 @@ IN_BOTH = [*GRADIENTS, *DIFFERENCES, "local-threshold", "own-mean", "own-sum", "
 
 @pytest.mark.parametrize("name", IN_BOTH)
 def test_virtual_time_ends_with_the_same_bits_and_sends_the_same_bytes(out: Path, name: str) -> None:
-    run, kept = simulated(name, gradients=True)
-    _, timed = simulated(name, gradients=False)
+    run, kept = simulated(SETTINGS[name], gradients=True)
+    _, timed = simulated(SETTINGS[name], gradients=False)
     for rank in range(2):
         live = saved(out, name, rank, run.prepared.settings.iterations)
         assert torch.equal(run.workers[rank].me.params, live["replica"]["params"])
@@ -213,12 +238,32 @@ def test_virtual_time_ends_with_the_same_bits_and_sends_the_same_bytes(out: Path
             assert timed.traffic[rank] == traffic
 
 
+@pytest.fixture(scope="module")
+def trio(run_ranks: Callable[..., Path]) -> Path:
+    return run_ranks("codec_trio.py", 3)
+
+
+@pytest.mark.parametrize("backend", codec_trio.BACKENDS)
+@pytest.mark.parametrize("name", codec_trio.SETTINGS)
+def test_three_workers_end_with_the_bits_of_virtual_time(trio: Path, name: str, backend: str) -> None:
+    """Chunks are summed by a rank each: if this failed, a chunk would go to another rank than it is for."""
+    run, kept = simulated(codec_trio.SETTINGS[name], gradients=True)
+    for rank, worker in enumerate(run.workers):
+        live = saved(trio, f"{name}-{backend}", rank, 6)
+        assert torch.equal(worker.me.params, live["replica"]["params"])
+        assert live["state"].keys() == worker.me.state.keys()
+        for key, tensor in live["state"].items():
+            assert torch.equal(worker.me.state[key], tensor), key
+        steps = read_events(run_of(trio, f"{name}-{backend}").events(rank))
+        assert kept.traffic[rank] == [(step.sent, step.received) for step in steps if step.is_step]
+
+
 @pytest.mark.parametrize("op", ["mean", "sum"])
 def test_a_strategy_that_reduces_gradients_itself_sends_messages(out: Path, op: str) -> None:
     assert torch.equal(params(out, f"own-{op}", 0), params(out, f"own-{op}", 1))
     torch.testing.assert_close(params(out, f"own-{op}"), params(out, "identity"), rtol=1e-5, atol=1e-6)
     sent = [ring_bytes(CONTROL * 4, 2)] if op == "mean" else []
-    first, second = (compressor.reduce_whole_gradient(0.5) for _, compressor in pair_of("top-k:ratio=1"))
+    first, second = (compressor.reduce_whole_gradient() for _, compressor in pair_of("top-k:ratio=1"))
     run_programs([counted(first, sent), second])
     steps = [record.sent for record in read_events(run_of(out, f"own-{op}").events(0)) if record.is_step]
     assert steps == [sum(sent)] * 12

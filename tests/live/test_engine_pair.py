@@ -26,8 +26,8 @@ from run_folders import checkpoints_of
 
 
 @pytest.fixture(scope="module")
-def out(run_pair: Callable[[str], Path]) -> Path:
-    return run_pair("engine_pair.py")
+def out(run_ranks: Callable[..., Path]) -> Path:
+    return run_ranks("engine_pair.py")
 
 
 def run_of(out: Path, name: str) -> RunFolder:

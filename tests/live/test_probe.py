@@ -23,8 +23,8 @@ from run_folders import checkpoints_of
 
 
 @pytest.fixture(scope="module")
-def out(run_pair: Callable[[str], Path]) -> Path:
-    return run_pair("probe_pair.py")
+def out(run_ranks: Callable[..., Path]) -> Path:
+    return run_ranks("probe_pair.py")
 
 
 def saved(out: Path, name: str, rank: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from paceline.runtimes.live.launcher.resharding import reshard, with_workers
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.request import LiveOptions, TrainRequest
 from paceline.runtimes.settings import Settings
+from run_folders import checkpoints_of
 
 TRAIN = (
     "train",
@@ -79,6 +80,21 @@ def test_one_worker_is_told_that_error_memories_are_not_used(tmp_path, capsys, c
     assert "error memories" not in capsys.readouterr().err
     reshard(RunFolder(first), 1, trust=True)
     assert ("what the error memories hold is not used: one worker" in capsys.readouterr().err) is told
+
+
+def test_what_a_codec_keeps_is_averaged_evenly_and_parameters_by_samples(tmp_path):
+    """What is kept is in units of an even share; weighted, the new workers would send another sum than the old ones."""
+    uneven = ("36,12" if word == "24" else word for word in TRAIN)
+    options = ("--codec", "top-k:ratio=0.1", "--strategy", "local-sgd:period=12", "-i", "20")
+    first = train(*uneven, *options, home=tmp_path)
+    saved = [checkpoints_of(RunFolder(first)).load(20, rank) for rank in range(2)]
+    assert [tree["worker"]["samples_since_sync"] for tree in saved] == [8 * 36, 8 * 12], "in a round"
+    made = reshard(RunFolder(first), 3, trust=True, runs=tmp_path / "new")
+    new = checkpoints_of(made).load(20, 2)
+    memories = [tree["state"]["codec.memory"] for tree in saved]
+    torch.testing.assert_close(new["state"]["codec.memory"], (memories[0] + memories[1]) / 2)
+    params = [tree["replica"]["params"] for tree in saved]
+    torch.testing.assert_close(new["replica"]["params"], 0.75 * params[0] + 0.25 * params[1])
 
 
 def test_replaying_a_run_that_began_at_a_checkpoint_is_refused(tmp_path):

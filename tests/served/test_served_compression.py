@@ -107,6 +107,15 @@ def test_a_server_knows_what_its_worker_has_to_the_bit(spec: str, servers: int) 
         pair.truth += 0.1 * torch.randn(LAYOUT.elements, generator=pair.draw)
 
 
+def test_gradients_and_models_of_one_number_have_different_seeds() -> None:
+    """If this failed, the noise of a model would repeat that of the gradient which it answers."""
+    (one,), empty = Pair("int8").slices, torch.empty(0)
+    push, model = (one.context(message, 3) for message in (Push(empty, 4, 4, 8), Model(empty, 4, 0, 0, 0.0)))
+    assert push.round == model.round
+    assert push.shared_seed != model.shared_seed
+    assert push.own_seed != model.own_seed
+
+
 @pytest.mark.parametrize("spec", WITH_MEMORY)
 def test_what_a_push_leaves_out_stays_in_the_memory(spec: str) -> None:
     pair = Pair(spec, 2)

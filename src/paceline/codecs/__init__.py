@@ -1,7 +1,7 @@
 """What is sent in place of a whole gradient, by name; this table is the only other place that knows of a codec."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from paceline import specs
@@ -22,9 +22,7 @@ CODECS: Mapping[str, str] = {
     "top-k": "paceline.codecs.sparse:TopK",
 }
 
-
-FIRST, SECOND = ("dgc", "powersgd", "random-k", "threshold", "top-k"), ("half",)
-"""What can be a link of a chain, such as ``top-k+half``; a user's own codec can be the first."""
+NO_CODEC = "identity"
 
 
 def build_codec(spec: str) -> "Codec":
@@ -32,9 +30,11 @@ def build_codec(spec: str) -> "Codec":
     first, *rest = (cast("Codec", specs.build(link, CODECS, "codec")) for link in links(spec))
     if not rest:
         return first
-    from paceline.codecs.chain import Chain
+    from paceline.codecs.chain import chain
 
-    return Chain(first=first, second=rest[0], memory=first.memory)
+    if not (first.goes_first and rest[0].goes_second):
+        raise _cannot_be_chained(spec)
+    return chain(spec, first, rest[0])
 
 
 def links(spec: str) -> list[str]:
@@ -47,24 +47,27 @@ def each_link(spec: str, change: Callable[[str], str]) -> str:
 
 
 def check_codec(spec: str) -> None:
-    """Refuse an unknown name, or an unknown setting of what ships, without importing it."""
+    """Refuse an unknown name, or an unknown setting of what ships, without importing it.
+
+    Whether its links go together only ``build_codec`` finds.
+    """
     chain = links(spec)
     for link in chain:
         if specs.split(link, CODECS)[0] == "low-rank":  # what powersgd was called
             raise unknown("codec", "low-rank", CODECS, see="paceline codecs", meant="powersgd")
         specs.check(link, CODECS, "codec")
-    if len(chain) > 1:
-        _check_chain(spec, chain)
-
-
-def _check_chain(spec: str, chain: Sequence[str]) -> None:
-    first, second, *more = (specs.split(link, CODECS)[0] for link in chain)
-    if more or second not in SECOND or (first in CODECS and first not in FIRST):
-        raise UsageError(
-            f"codec {spec!r} is a chain that makes no sense: the first must be {', '.join(FIRST)} or a codec of your "
-            f"own, and the second {' or '.join(SECOND)}"
-        )
-    if specs.split(chain[1], CODECS)[1].get("memory", "none") != "none":
+    if len(chain) > 2:
+        raise _cannot_be_chained(spec)
+    if len(chain) > 1 and specs.split(chain[1], CODECS)[1].get("memory", "none") != "none":
         raise UsageError(
             f"codec {spec!r} sets memory of its second part; set it of the first, which keeps all errors"
         )
+
+
+def _cannot_be_chained(spec: str) -> UsageError:
+    shipped: dict[str, Codec] = {name: specs.find(path) for name, path in CODECS.items()}
+    first = ", ".join(name for name, codec in shipped.items() if codec.goes_first)
+    second = " or ".join(name for name, codec in shipped.items() if codec.goes_second)
+    return UsageError(
+        f"codec {spec!r} cannot be chained: the first must be {first} or a codec of your own, and the second {second}"
+    )

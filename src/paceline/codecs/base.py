@@ -1,7 +1,9 @@
 """What a codec is: from a vector to a message of tensors, and back; and the one that changes nothing."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import ClassVar, Literal
 
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from paceline.codecs.context import Context
 from paceline.codecs.exchanges import Reduction
-from paceline.codecs.messages import Message, blank, check_message, message_bytes
+from paceline.codecs.messages import Message, blank, check_message, encoded_bytes
 from paceline.codecs.reduction import gathered, gathered_or_dense, scattered, summed
 from paceline.specs.ranges import check_ranges
 
@@ -25,6 +27,8 @@ class Codec(ABC):
     memory: Literal["error", "none"] = "error"
     """error: what a message leaves out is added to the next one (error feedback). none: it is lost."""
 
+    compresses: ClassVar[bool] = True
+    """Whether it sends anything but the vector as it is."""
     sums: ClassVar[bool] = False
     """Whether what ranks send is added up tensor by tensor, on the way, by whatever collective a run uses."""
     requantises: ClassVar[bool] = False
@@ -33,6 +37,12 @@ class Codec(ABC):
     """Whether the data decide how long a message is; all its tensors then have the same number of elements."""
     has_momentum: ClassVar[bool] = False
     """Whether it adds momentum to gradients, in place of the optimizer's."""
+    goes_first: ClassVar[bool] = True
+    """Whether another codec may send the floats of its messages, as in ``top-k+half``."""
+    goes_second: ClassVar[bool] = False
+    """Whether it may send the floats of another codec's: its message is the vector in another type of floats."""
+    example: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Settings for ``paceline explain``, where the usual ones would show nothing on a few values."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -89,14 +99,22 @@ class Codec(ABC):
     def prepare(self, vector: Tensor, context: Context) -> None:  # noqa: B027
         """Change a gradient in place before the error memory is added to it."""
 
-    def sent_whole(self, context: Context) -> None:  # noqa: B027
-        """Called where a vector is sent as it is and not encoded, because that is shorter."""
+    def on_dense_send(self, context: Context) -> None:  # noqa: B027
+        """Called for what the rank sends dense because that is shorter, and for the chunk that it sums for all."""
 
-    def reduce(self, vector: Tensor, context: Context) -> Reduction:
-        """Make ``vector`` the sum of all ranks' vectors, and subtract from the memory what was sent of this one.
+    def reduce(self, vector: Tensor, context: Context) -> Reduction | None:  # noqa: ARG002
+        """Return a reduction of its own; None: messages are exchanged in the way that takes fewest bytes.
 
-        By the exchange of fewest bytes, for vectors that are not shorter than a few messages.
+        It makes ``vector`` the sum of all ranks' vectors, and subtracts from the memory what was sent of this one.
         """
+        return None
+
+    def program(self, vector: Tensor, context: Context) -> Reduction:
+        """Return the reduction of a vector to which the memory has been added. Not for codecs to define."""
+        return self.reduce(vector, context) or self._fewest_bytes(vector, context)
+
+    def _fewest_bytes(self, vector: Tensor, context: Context) -> Reduction:
+        """For vectors that are not shorter than a few messages."""
         if self.sums:
             return summed(self, vector, context)
         if self.varies:
@@ -104,7 +122,7 @@ class Codec(ABC):
         others = context.workers - 1
         if self.requantises:  # n - 1 messages, or twice n - 1 nth parts of one
             return scattered(self, self, vector, context) if others > 1 else gathered(self, vector, context)
-        if others * message_bytes(self, context.layout, vector.dtype, vector.device) > vector.nbytes:
+        if others * encoded_bytes(self, context.layout, vector.dtype, vector.device) > vector.nbytes:
             return scattered(self, Identity(), vector, context)
         return gathered(self, vector, context)
 
@@ -134,6 +152,8 @@ class Identity(Codec):
 
     memory: Literal["none"] = "none"
     """none: nothing is left out."""
+    compresses: ClassVar[bool] = False
+    goes_first: ClassVar[bool] = False
     sums: ClassVar[bool] = True
 
     def encode(self, vector: Tensor, context: Context) -> Message:  # noqa: ARG002

@@ -2,12 +2,18 @@
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
+from paceline.codecs import links
 from paceline.codecs.base import Codec
-from paceline.codecs.context import Context
+from paceline.codecs.context import Context, Layout
 from paceline.codecs.exchanges import AllGather, AllToAll, Reduction, Sum
-from paceline.codecs.messages import Message
+from paceline.codecs.messages import Message, message_kinds
+from paceline.errors import UsageError
+
+FEW = 64
+"""Elements of a vector that tells of which types a codec's messages are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,17 +72,15 @@ class Chain(Codec):
     def prepare(self, vector: Tensor, context: Context) -> None:
         self.first.prepare(vector, context)
 
-    def sent_whole(self, context: Context) -> None:
-        self.first.sent_whole(context)
+    def on_dense_send(self, context: Context) -> None:
+        self.first.on_dense_send(context)
 
-    def reduce(self, vector: Tensor, context: Context) -> Reduction:
-        if type(self.first).reduce is Codec.reduce:
-            return super().reduce(vector, context)
-        return self._reduce_narrowly(vector, context)
-
-    def _reduce_narrowly(self, vector: Tensor, context: Context) -> Reduction:
+    def reduce(self, vector: Tensor, context: Context) -> Reduction | None:
         """The first one's own reduction, whose floats travel as the second has them."""
         program = self.first.reduce(vector, replace(context, second=self.second))
+        return program and self._narrowed(program, context)
+
+    def _narrowed(self, program: Reduction, context: Context) -> Reduction:
         answer: list[Tensor] | None = None
         while True:
             try:
@@ -97,6 +101,18 @@ class Chain(Codec):
 
     def _narrow(self, tensor: Tensor, context: Context) -> Tensor:
         return self.second.encode(tensor, context)[0] if tensor.is_floating_point() else tensor
+
+
+def chain(spec: str, first: Codec, second: Codec) -> Chain:
+    """Chain two codecs; refuse a first one whose messages have no floats that the second could send."""
+    kinds = message_kinds(first, Layout.of_vector(FEW), torch.float32, "cpu")
+    if not any(kind.is_floating_point for kind, _ in kinds):
+        first_link, second_link = links(spec)
+        raise UsageError(
+            f"codec {spec!r} cannot be chained: messages of {first_link} have no floats that {second_link} could "
+            f"send; choose {first_link}"
+        )
+    return Chain(first=first, second=second, memory=first.memory)
 
 
 def _widen(tensor: Tensor, like: Tensor) -> Tensor:

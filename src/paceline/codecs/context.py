@@ -97,8 +97,8 @@ class Context:
     def own_seed(self) -> int:
         return _mix(self.shared_seed, self.rank + 1, 0)
 
-    def arriving(self, floats: Tensor) -> Tensor:
-        """A vector of a message, rounded to what the receiver will get of it."""
+    def round_trip(self, floats: Tensor) -> Tensor:
+        """Return a vector of a message as its receiver decodes it: rounded, where a chain sends it with fewer bits."""
         if self.second is None:
             return floats
         return self.second.encode(floats, self)[0].to(floats.dtype)

@@ -33,24 +33,26 @@ class AllToAll:
     vectors: Sequence[Tensor]
 
 
-Asked = Sequence[Sum | AllGather | AllToAll | None]
-"""What the programs of all ranks yield at the same time: all the same kind."""
-Answers = Sequence[list[Tensor] | None]
+TensorExchange = Sum | AllGather | AllToAll
+Exchanges = Sequence[TensorExchange | None]
+"""What the programs of ranks yield at the same time, all of one kind; None for a program that has ended."""
+Gathered = Sequence[list[Tensor] | None]
+"""What each rank is resumed with; None after a sum, which is in place."""
 
 
-def exchange_all(asked: Asked) -> Answers:
-    """What each rank is resumed with."""
-    first = asked[0]
+def exchange_all(exchanges: Exchanges) -> Gathered:
+    """Carry out what the programs of all ranks yield, in this process."""
+    first = exchanges[0]
     match first:
         case Sum():
-            _sum_all([one.tensor for one in asked if isinstance(one, Sum)])
-            return [None] * len(asked)
+            _sum_all([one.tensor for one in exchanges if isinstance(one, Sum)])
+            return [None] * len(exchanges)
         case AllGather():
-            vectors = [one.vector.clone() for one in asked if isinstance(one, AllGather)]
-            return [vectors] * len(asked)
+            vectors = [one.vector.clone() for one in exchanges if isinstance(one, AllGather)]
+            return [vectors] * len(exchanges)
         case AllToAll():
-            rows = [one.vectors for one in asked if isinstance(one, AllToAll)]
-            return [[row[rank] for row in rows] for rank in range(len(asked))]
+            rows = [one.vectors for one in exchanges if isinstance(one, AllToAll)]
+            return [[row[rank] for row in rows] for rank in range(len(exchanges))]
     raise AssertionError(f"{first} is no exchange")
 
 
@@ -62,9 +64,9 @@ def _sum_all(tensors: Sequence[Tensor]) -> None:
         tensor.copy_(first)
 
 
-def exchange_alone(asked: Asked, ranks: int) -> Answers:
-    """What one rank is resumed with, as if every rank had given the same."""
-    (one,) = asked
+def exchange_with_copies(exchanges: Exchanges, ranks: int) -> Gathered:
+    """Answer one rank as if every rank had given the same; nothing is sent."""
+    (one,) = exchanges
     match one:
         case AllGather(vector):
             return [[vector] * ranks]
@@ -73,21 +75,23 @@ def exchange_alone(asked: Asked, ranks: int) -> Answers:
     return [None]
 
 
-def run_programs(programs: Sequence[Reduction], exchange: Callable[[Asked], Answers] = exchange_all) -> None:
+def run_programs(
+    programs: Sequence[Reduction], exchange: Callable[[Exchanges], Gathered] = exchange_all
+) -> None:
     """Run the programs of ranks to their ends; ``exchange`` carries out what they yield at the same time.
 
     By default they are those of all ranks, and what they exchange is handed over as it is.
     """
-    asked = [next(program, None) for program in programs]
-    while asked[0] is not None:
-        answers = exchange(asked)
-        asked = [_resume(program, answer) for program, answer in zip(programs, answers, strict=True)]
-    assert not any(asked), "all ranks exchange the same"
+    exchanges = [next(program, None) for program in programs]
+    while exchanges[0] is not None:
+        received = exchange(exchanges)
+        exchanges = [_resume(program, answer) for program, answer in zip(programs, received, strict=True)]
+    assert not any(exchanges), "all ranks exchange the same"
 
 
-def _resume(program: Reduction, answer: list[Tensor] | None) -> Sum | AllGather | AllToAll | None:
+def _resume(program: Reduction, answer: list[Tensor] | None) -> TensorExchange | None:
     try:
-        found: Sum | AllGather | AllToAll = program.send(answer)
+        found: TensorExchange = program.send(answer)
     except StopIteration:
         return None
     return found

@@ -43,7 +43,7 @@ def check_message(message: Message, *lengths: int) -> None:
                 raise CorruptMessage("a message with an element that is not finite")
 
 
-def pack(message: Message, length: int | None = None) -> Tensor:
+def to_bytes(message: Message, length: int | None = None) -> Tensor:
     """A message as bytes, the widest elements first, so that each tensor is aligned; zeros fill it up to ``length``.
 
     Of a message of rows, each row.
@@ -55,8 +55,8 @@ def pack(message: Message, length: int | None = None) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
 
-def unpack(raw: Tensor, kinds: Kinds, *, varies: bool = False) -> Message:
-    """The inverse of ``pack``; CorruptMessage for another number of bytes, unless only the types are given."""
+def from_bytes(raw: Tensor, kinds: Kinds, *, varies: bool = False) -> Message:
+    """The inverse of ``to_bytes``; CorruptMessage for another number of bytes, unless only the types are given."""
     if varies:
         many = raw.shape[-1] // sum(kind.itemsize for kind, _ in kinds)
         kinds = tuple((kind, many) for kind, _ in kinds)
@@ -120,7 +120,7 @@ def _zero_state(codec: "Codec", layout: Layout) -> dict[str, Tensor]:
     return {name: torch.zeros(many) for name, many in sizes.items()}
 
 
-def message_bytes(
+def encoded_bytes(
     codec: "Codec", layout: Layout, dtype: torch.dtype, device: torch.device | str = "meta"
 ) -> int:
     return bytes_of(message_kinds(codec, layout, dtype, device))

@@ -1,8 +1,9 @@
 """PowerSGD: matrices as products of thin ones (Vogels et al., 2019)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 from typing import Annotated, ClassVar
 
 import torch
@@ -28,6 +29,7 @@ class PowerSGD(Codec):
     rank: Annotated[int, from_1_to(4096)] = 4
     """Columns of the thin matrices; fewer are fewer bytes and more error to feed back."""
     sums: ClassVar[bool] = True
+    example: ClassVar[Mapping[str, str]] = MappingProxyType({"rank": "1"})
 
     def initial_state(self, shape: tuple[int, ...], seed: int) -> dict[str, Tensor]:
         """Q, the same on all ranks."""
@@ -40,11 +42,11 @@ class PowerSGD(Codec):
 
     def reduce(self, vector: Tensor, context: Context) -> Reduction:
         """P is summed, together with all that is no matrix, and made orthogonal; then Q is summed."""
-        first = context.arriving(self._first(vector, context))
+        first = context.round_trip(self._first(vector, context))
         own = self._rest(first, context).clone()
         yield Sum(first, "P = M Q, with the Q of the step before")
         left = _orthogonal(self._factors(first, context, 0))
-        second = context.arriving(self._second(vector, left, context))
+        second = context.round_trip(self._second(vector, left, context))
         if context.memory is not None:
             self._add(left, second, own, context.memory, context, -1 / context.share)
         if left:

@@ -31,6 +31,8 @@ class Half(Codec):
     memory: Literal["error", "none"] = "none"
     """error: what a message leaves out is added to the next one (error feedback). none: it is lost."""
     sums: ClassVar[bool] = True
+    goes_first: ClassVar[bool] = False
+    goes_second: ClassVar[bool] = True
 
     def encode(self, vector: Tensor, context: Context) -> Message:
         sent = vector.to(torch.bfloat16 if self.format == "bf16" else torch.float16, copy=True)
@@ -59,6 +61,7 @@ class Blockwise(RowCodec):
     block: Annotated[int, from_1_to(2**24)] = 2048
     """Elements that share a scale; fewer follow the gradient more closely and send more scales."""
     requantises: ClassVar[bool] = True
+    goes_first: ClassVar[bool] = False
 
     def write_rows(self, message: Message, out: Tensor, context: Context) -> None:
         for part, levels, step in self._unpacked(message, context, out.dtype):

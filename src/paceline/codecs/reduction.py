@@ -14,7 +14,7 @@ from torch import Tensor
 
 from paceline.codecs.context import Context
 from paceline.codecs.exchanges import AllGather, AllToAll, Reduction, Sum
-from paceline.codecs.messages import CorruptMessage, Kinds, Message, bytes_of, kinds_of, pack, unpack
+from paceline.codecs.messages import CorruptMessage, Kinds, Message, bytes_of, from_bytes, kinds_of, to_bytes
 
 if TYPE_CHECKING:
     from paceline.codecs.base import Codec
@@ -29,7 +29,7 @@ def reduce(codec: "Codec", vector: Tensor, context: Context) -> Reduction:
     """Replace every rank's vector by the sum of all, as far as messages of the codec tell."""
     codec = codec.at(context.round)
     take_memory(codec, vector, context)
-    yield from codec.reduce(vector, context)
+    yield from codec.program(vector, context)
 
 
 def take_memory(codec: "Codec", vector: Tensor, context: Context) -> None:
@@ -94,14 +94,14 @@ def gathered(codec: "Codec", vector: Tensor, context: Context) -> Reduction:
     """Every rank gets the messages of all, and adds them up in the order of ranks."""
     message = codec.encode(vector, context)
     _forget(codec, message, context)
-    received = yield AllGather(pack(message))
+    received = yield AllGather(to_bytes(message))
     _add_all(codec, received, kinds_of(message), vector, context)
 
 
 def gathered_or_dense(codec: "Codec", vector: Tensor, context: Context) -> Reduction:
     """As ``gathered``, of messages of different lengths; where they are longer than the vectors, these are summed."""
     message = codec.encode(vector, context)
-    raw = pack(message)
+    raw = to_bytes(message)
     own = torch.tensor([raw.numel()], device="cpu" if raw.is_meta else raw.device)
     lengths = [int(one) for one in (yield AllGather(own))]
     longest = max(lengths)
@@ -110,7 +110,7 @@ def gathered_or_dense(codec: "Codec", vector: Tensor, context: Context) -> Reduc
     if context.workers * longest > 2 * vector.nbytes:
         if context.memory is not None:
             context.memory.zero_()
-        codec.sent_whole(context)
+        codec.on_dense_send(context)
         yield Sum(vector)
         return
     _forget(codec, message, context)
@@ -125,7 +125,7 @@ def _add_all(
 ) -> None:
     vector.zero_()
     for raw in received:
-        codec.add(unpack(raw, kinds, varies=codec.varies), vector, context)
+        codec.add(from_bytes(raw, kinds, varies=codec.varies), vector, context)
 
 
 def scattered(codec: "Codec", second: "Codec", vector: Tensor, context: Context) -> Reduction:
@@ -139,7 +139,7 @@ def scattered(codec: "Codec", second: "Codec", vector: Tensor, context: Context)
     received = yield AllToAll(sent)
     where, part = context.chunk(context.rank)
     own = vector[where]
-    codec.sent_whole(part)
+    codec.on_dense_send(part)
     others = [raw for other, raw in enumerate(received) if other != context.rank]
     _add_sum(codec, others, kinds[context.rank >= len(matrices[0][0])], own, part)
     if part.memory is not None:
@@ -148,10 +148,10 @@ def scattered(codec: "Codec", second: "Codec", vector: Tensor, context: Context)
     _forget(second, message, part)
     if second is not codec:
         kinds = [kinds_of(second.encode_rows(rows, each)) for rows, each in matrices]
-    sums = torch.stack((yield AllGather(pack(message, _longest(kinds)))))
+    sums = torch.stack((yield AllGather(to_bytes(message, _longest(kinds)))))
     heights = [len(rows) for rows, _ in matrices]
     for (rows, each), raw, kind in zip(matrices, torch.split(sums, heights), kinds, strict=True):
-        second.write_rows(unpack(raw[:, : bytes_of(kind)], kind), rows, each)
+        second.write_rows(from_bytes(raw[:, : bytes_of(kind)], kind), rows, each)
 
 
 def _encode_chunks(
@@ -163,7 +163,7 @@ def _encode_chunks(
         if each.memory is not None:
             codec.add_rows(message, each.memory, each, alpha=-1 / each.share)
     kinds = [*map(kinds_of, messages)]
-    return kinds, [row for message in messages for row in pack(message, _longest(kinds))]
+    return kinds, [row for message in messages for row in to_bytes(message, _longest(kinds))]
 
 
 def _longest(kinds: Sequence[Kinds]) -> int:
@@ -175,8 +175,8 @@ def _add_sum(codec: "Codec", raws: Sequence[Tensor], kinds: Kinds, out: Tensor, 
     length = bytes_of(kinds)
     if out.device.type == "cpu":  # one by one they stay in its caches
         for raw in raws:
-            codec.add(unpack(raw[:length], kinds), out, context)
+            codec.add(from_bytes(raw[:length], kinds), out, context)
         return
     rows = out.new_empty(len(raws), out.numel())
-    codec.write_rows(unpack(torch.stack([*raws])[:, :length], kinds), rows, context)
+    codec.write_rows(from_bytes(torch.stack([*raws])[:, :length], kinds), rows, context)
     out.add_(rows.sum(dim=0))

@@ -1,8 +1,10 @@
 """Codecs that send a few of the elements."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
+from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -17,7 +19,7 @@ from paceline.specs.ranges import Fraction, NotNegative, Ratio, at_least
 MOST_INDEXED = 2**31
 
 
-def kept(count: int, ratio: float) -> int:
+def count_sent(count: int, ratio: float) -> int:
     return min(count, max(1, round(ratio * count)))
 
 
@@ -65,10 +67,10 @@ class TopK(Sparse):
     """Fraction of the elements that is sent; less is fewer bytes and more error to feed back."""
 
     def encode_rows(self, rows: Tensor, context: Context) -> Message:  # noqa: ARG002
-        return self.message(rows, largest(rows, kept(rows.shape[1], self.ratio)))
+        return self.message(rows, largest(rows, count_sent(rows.shape[1], self.ratio)))
 
     def sent(self, message: Message, context: Context) -> int:  # noqa: ARG002
-        return kept(context.layout.elements, self.ratio)
+        return count_sent(context.layout.elements, self.ratio)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +120,7 @@ class DGC(TopK):
             context.state["momentum"].view(rows.shape).scatter_(1, message[1].long(), 0.0)
         return message
 
-    def sent_whole(self, context: Context) -> None:
+    def on_dense_send(self, context: Context) -> None:
         context.state["momentum"].zero_()
 
 
@@ -131,12 +133,13 @@ class Threshold(Sparse):
     density: Ratio = 0.01
     """Fraction of the elements that is expected to reach the bound; predictions use it, since only data can tell."""
     varies: ClassVar[bool] = True
+    example: ClassVar[Mapping[str, str]] = MappingProxyType({"bound": "50"})
 
     def encode(self, vector: Tensor, context: Context) -> Message:
         if not vector.is_meta:
             return self.message(vector, reaching(vector, self.bound * context.share))
         # Only data can tell how many there are.
-        many = kept(vector.numel(), self.density)
+        many = count_sent(vector.numel(), self.density)
         return self.message(vector, (vector.abs() >= self.bound)[:many].long())
 
     def sent(self, message: Message, context: Context) -> int:  # noqa: ARG002
@@ -150,6 +153,7 @@ class RandomK(Codec):
     ratio: Ratio = 0.01
     """Fraction of the elements that is sent; less is fewer bytes and more error to feed back."""
     sums: ClassVar[bool] = True
+    example: ClassVar[Mapping[str, str]] = MappingProxyType({"ratio": "0.5"})
 
     def encode(self, vector: Tensor, context: Context) -> Message:
         return (vector.index_select(0, self._indices(vector, context)),)
@@ -160,7 +164,7 @@ class RandomK(Codec):
         return out
 
     def add(self, message: Message, out: Tensor, context: Context, alpha: float = 1.0) -> None:
-        check_message(message, kept(context.layout.elements, self.ratio))
+        check_message(message, count_sent(context.layout.elements, self.ratio))
         indices = self._indices(out, context)
         out.index_add_(0, indices, message[0].to(out.dtype), alpha=alpha)
 
@@ -170,5 +174,5 @@ class RandomK(Codec):
     def _indices(self, vector: Tensor, context: Context) -> Tensor:
         length = context.layout.elements
         if vector.is_meta:
-            return torch.randint(max(1, length), (kept(length, self.ratio),), device="meta")
-        return drawn(context.shared_seed, length, kept(length, self.ratio)).to(vector.device)
+            return torch.randint(max(1, length), (count_sent(length, self.ratio),), device="meta")
+        return drawn(context.shared_seed, length, count_sent(length, self.ratio)).to(vector.device)

@@ -7,11 +7,19 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
 
 from paceline.codecs.base import Codec, Identity
 from paceline.codecs.context import STEADY, Context, Layout
-from paceline.codecs.exchanges import AllGather, AllToAll, Answers, Asked, Sum, exchange_alone, run_programs
+from paceline.codecs.exchanges import (
+    AllGather,
+    AllToAll,
+    Exchanges,
+    Gathered,
+    Sum,
+    TensorExchange,
+    exchange_with_copies,
+    run_programs,
+)
 from paceline.codecs.reduction import reduce
 from paceline.codecs.state import CodecState
 from paceline.costs.trace.operator import Operator
@@ -30,8 +38,8 @@ class CodedExchange(NamedTuple):
     element: int
 
 
-def exchange_of(asked: Sum | AllGather | AllToAll) -> CodedExchange:
-    match asked:
+def exchange_of(exchange: TensorExchange) -> CodedExchange:
+    match exchange:
         case Sum(tensor):
             return CodedExchange("sum", tensor.nbytes, tensor.itemsize)
         case AllGather(vector):
@@ -89,7 +97,7 @@ class CodecCosts:
 
     @property
     def compresses(self) -> bool:
-        return not isinstance(self.codec, Identity)
+        return self.codec.compresses
 
     def at(self, round: int) -> Codec:  # noqa: A002
         return self.codec.at(round) if self.by_round else self.codec
@@ -104,14 +112,14 @@ class CodecCosts:
     def state_bytes(self, layout: Layout, dtype: torch.dtype) -> int:
         """What a worker keeps from round to round."""
         # Outside of a trace torch would import its compiler.
-        state, _ = trace_function(lambda: _state(self.codec, layout, dtype))
-        return sum(one.numel() * dtype.itemsize for one in state.values())
+        context, _ = trace_function(lambda: _context(self.codec, layout, dtype, 1))
+        return sum(one.numel() * dtype.itemsize for one in context.state.values())
 
 
 UNCODED = CodecCosts()
 
 
-class _Traced(NamedTuple):
+class _TracedProgram(NamedTuple):
     exchanges: tuple[CodedExchange, ...]
     operators: tuple[Counter[Operator], ...]
     """One more than exchanges."""
@@ -126,11 +134,11 @@ def _reduction(
 
     What only sums among two workers does not see how many there are.
     """
-    one = two = _traced(codec, layout, dtype, 2, 1)
+    one = two = _trace_program(codec, layout, dtype, 2, 1)
     if any(exchange.kind != "sum" for exchange in one.exchanges):
-        one = two = _traced(codec, layout, dtype, workers, 1)
+        one = two = _trace_program(codec, layout, dtype, workers, 1)
         if not _in_chunks(one.exchanges):
-            two = _traced(codec, layout, dtype, workers, 2)
+            two = _trace_program(codec, layout, dtype, workers, 2)
     first, second = ([_seconds(found, timed) for found in traced.operators] for traced in (one, two))
     others = workers - 1
     seconds = tuple(
@@ -150,26 +158,27 @@ def _seconds(operators: Mapping[Operator, int], timed: Timed) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _traced(codec: Codec, layout: Layout, dtype: torch.dtype, workers: int, shown: int) -> _Traced:
+def _trace_program(
+    codec: Codec, layout: Layout, dtype: torch.dtype, workers: int, shown: int
+) -> _TracedProgram:
     """One rank's program among ``workers``; where it gathers their messages, it gets only some."""
-    exchanges, operators = list[CodedExchange](), list[list[Operator]]()
+    found, operators = list[CodedExchange](), list[list[Operator]]()
     recorder = OperatorRecorder(without_values, HeldMemory())
 
-    def exchange(asked: Asked) -> Answers:
+    def exchange(exchanges: Exchanges) -> Gathered:
         operators.append(_taken(recorder))
-        exchanges.extend(exchange_of(one) for one in asked if one is not None)
-        return exchange_alone(asked, workers if _in_chunks(exchanges) else shown)
+        found.extend(exchange_of(one) for one in exchanges if one is not None)
+        return exchange_with_copies(exchanges, workers if _in_chunks(found) else shown)
 
     with recorder:
-        state = _state(codec, layout, dtype)
-        context = Context(layout=layout, state=state, round=STEADY, workers=workers, share=1 / workers)
+        context = _context(codec, layout, dtype, workers)
         vector = torch.empty(layout.elements, dtype=dtype, device="meta")
-        codec.reduce(vector, context)  # finds lengths of messages, which are kept
+        codec.program(vector, context)  # finds lengths of messages, which are kept
         recorder.phase = "forward"
         run_programs([reduce(codec, vector, context)], exchange)
         operators.append(_taken(recorder))
-    held = max((one.held for found in operators for one in found), default=0)
-    return _Traced(tuple(exchanges), tuple(map(Counter, operators)), held)
+    held = max((one.held for called in operators for one in called), default=0)
+    return _TracedProgram(tuple(found), tuple(map(Counter, operators)), held)
 
 
 def _taken(recorder: OperatorRecorder) -> list[Operator]:
@@ -178,7 +187,7 @@ def _taken(recorder: OperatorRecorder) -> list[Operator]:
     return found
 
 
-def _state(codec: Codec, layout: Layout, dtype: torch.dtype) -> Mapping[str, Tensor]:
+def _context(codec: Codec, layout: Layout, dtype: torch.dtype, workers: int) -> Context:
     with torch.device("meta"):
-        state = CodecState(codec, layout, {}, dtype=dtype, device="meta")
-    return state.context(0, layout.elements, STEADY).state
+        state = CodecState(codec, layout, {}, dtype=dtype, device="meta", workers=workers)
+    return state.context(0, layout.elements, STEADY, share=1 / workers)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from paceline.codecs import CODECS, build_codec, each_link
-from paceline.codecs.base import Codec, Identity
+from paceline.codecs.base import Codec
 from paceline.collectives import NATIVE
 from paceline.errors import UsageError
 from paceline.jobs.build import build_job
@@ -53,7 +53,7 @@ class Prepared(Generic[J_co]):
 
     @property
     def compresses(self) -> bool:
-        return not isinstance(self.codec, Identity)
+        return self.codec.compresses
 
     @property
     def servers(self) -> int:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from paceline.codecs.base import Codec
 from paceline.codecs.context import Context, Layout
-from paceline.codecs.messages import CorruptMessage, message_kinds, pack, unpack
+from paceline.codecs.messages import CorruptMessage, from_bytes, message_kinds, to_bytes
 from paceline.codecs.reduction import encode_once
 from paceline.codecs.state import CodecState
 from paceline.runtimes.prepare import JobInfo, Prepared
@@ -59,7 +59,7 @@ class SliceCodec:
         codec, context = self.at(message), self.context(message, worker)
         raw = _tensor(message).to(out.device)
         kinds = message_kinds(codec, self.layout, self.dtype, raw.device)
-        codec.add(unpack(raw, kinds, varies=codec.varies), out, context)
+        codec.add(from_bytes(raw, kinds, varies=codec.varies), out, context)
 
     def fits(self, message: Push | Model) -> bool:
         """Whether an encoder makes so many bytes; where data decide, at most an element for each of the slice."""
@@ -119,7 +119,7 @@ class WorkerMessages(PlainMessages):
             coded = encode_once(one.codec, vector, context)
         else:  # it counts for nothing at the server, so nothing of the memory goes with it
             coded = one.at(message).without_memory().encode(vector, context)
-        return replace(message, grad=pack(coded))
+        return replace(message, grad=to_bytes(coded))
 
     @torch.no_grad()
     def decoded(self, peer: int, message: Any) -> Any:
@@ -182,7 +182,7 @@ class ServerMessages(PlainMessages):
         kept = self._states[peer].context(0, difference.numel(), message.version).state
         coded = codec.encode(difference, replace(context, state=kept))
         codec.add(coded, self.references[peer], context)
-        return pack(coded)
+        return to_bytes(coded)
 
 
 def slices_of(prepared: Prepared[JobInfo], layout: Layout, dtype: torch.dtype) -> tuple[SliceCodec, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.codecs.exchanges import AllGather, AllToAll, Answers, Asked, Sum, exchange_all
+from paceline.codecs.exchanges import AllGather, AllToAll, Exchanges, Gathered, Sum, exchange_all
 from paceline.collectives.algorithms import all_gather, pairwise
 from paceline.collectives.schedule import Ranks, Schedule, chunk_bounds
 from paceline.errors import UsageError
@@ -40,21 +40,21 @@ class CodedStages:
         self._ranks, self._schedule, self._hosts = ranks, schedule, np.asarray(hosts)
         self._numbers = count(1)
 
-    def exchange(self, asked: Asked) -> Answers:
-        if isinstance(asked[0], AllToAll):
+    def exchange(self, exchanges: Exchanges) -> Gathered:
+        if isinstance(exchanges[0], AllToAll):
             for number, rank in enumerate(self._ranks):
                 del rank.encodings[number : number + 1]  # of its own chunk, which it does not send
         if not self.made:
             self._sent = self.inputs = [rank.vector.clone() for rank in self._ranks]
-            self.made.append(_by_element(self.values, self._before(isinstance(asked[0], AllToAll))))
-        match asked[0]:
+            self.made.append(_by_element(self.values, self._before(isinstance(exchanges[0], AllToAll))))
+        match exchanges[0]:
             case Sum():
-                return self._sum([one for one in asked if isinstance(one, Sum)])
+                return self._sum([one for one in exchanges if isinstance(one, Sum)])
             case AllGather():
-                self._gather([one.vector for one in asked if isinstance(one, AllGather)])
+                self._gather([one.vector for one in exchanges if isinstance(one, AllGather)])
             case AllToAll():
-                self._scatter(asked[0].vectors[0].nbytes)
-        return exchange_all(asked)
+                self._scatter(exchanges[0].vectors[0].nbytes)
+        return exchange_all(exchanges)
 
     def close(self) -> None:
         """Add what all have in the end."""
@@ -106,8 +106,8 @@ class CodedStages:
     def _chunks(self) -> list[slice]:
         return [self._ranks[0].context.chunk(rank)[0] for rank, _ in enumerate(self._ranks)]
 
-    def _sum(self, asked: Sequence[Sum]) -> Answers:
-        tensors = [one.tensor for one in asked]
+    def _sum(self, sums: Sequence[Sum]) -> Gathered:
+        tensors = [one.tensor for one in sums]
         dtype, width = tensors[0].dtype, tensors[0].itemsize
 
         def rounded(one: float, other: float) -> float:
@@ -118,11 +118,11 @@ class CodedStages:
         rounds = explained_rounds(
             self._schedule, "sum", start, self._numbers, rounded, lambda cells: width * len(numbers_in(cells))
         )
-        title = asked[0].what or ("sum the vectors" if words.LENGTHS in self.kinds else "sum the messages")
+        title = sums[0].what or ("sum the vectors" if words.LENGTHS in self.kinds else "sum the messages")
         self._add(words.SUM, sentences.chunk_columns(self._schedule.chunks), start, rounds, title)
         for tensor, row in zip(tensors, self.made[-1].states[-1].values, strict=True):
             tensor.copy_(torch.tensor(row))
-        return [None] * len(asked)
+        return [None] * len(sums)
 
     def _gather(self, raws: Sequence[Tensor]) -> None:
         kind, own, parts = self._gathered(raws)

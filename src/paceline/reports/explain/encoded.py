@@ -1,11 +1,10 @@
 """What happens to encoded vectors: the codec's own reduction, run by all ranks on the values, played step by step."""
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from math import isqrt
 from operator import add
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -36,10 +35,6 @@ USUAL_LENGTH, LONGER = 8, 16
 WHOLE = [float(number) for number in range(-28, 29)]
 TENTHS = [number / 10 for number in range(-99, 100) if number % 10]
 """What 16 bits cannot hold."""
-SMALL: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {"powersgd": ("rank", "1"), "random-k": ("ratio", "0.5"), "threshold": ("bound", "50")}
-)
-"""Settings for a few values, where the user sets none: the usual ones would show nothing."""
 WITHOUT_SUMS = ("ring", "pairwise")
 """Schedules that go with messages which are not summed on the way."""
 
@@ -113,13 +108,15 @@ def explain_encoded(
 def _for_few_values(spec: str) -> tuple[str, str]:
     """The spec to be explained, and a remark where it is not the user's."""
     first, *rest = links(spec)
-    name, settings = specs.split(first, CODECS)
-    key, value = SMALL.get(name, ("", ""))
-    if not key or key in settings:
+    _, given = specs.split(first, CODECS)
+    changed = {key: value for key, value in build_codec(first).example.items() if key not in given}
+    if not changed:
         return spec, ""
+    for key, value in changed.items():
+        first = specs.with_setting(first, CODECS, key, value)
     return (
-        shown := "+".join((specs.with_setting(first, CODECS, key, value), *rest)),
-        f"The codec is {shown}: on so few values its usual {key} would show nothing.",
+        shown := "+".join((first, *rest)),
+        f"The codec is {shown}: on so few values its usual {' and '.join(changed)} would show nothing.",
     )
 
 

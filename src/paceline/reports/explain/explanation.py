@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from paceline.codecs import check_codec
+from paceline.codecs import NO_CODEC, check_codec
 from paceline.collectives import build_schedule
 from paceline.collectives.schedule import Schedule, chunk_bounds, pipelined
 from paceline.collectives.traffic import lower_bound_bytes
@@ -30,7 +30,7 @@ def explain(request: ExplainRequest, limits: DisplayLimits) -> Explanation:
         raise unknown("operation", request.op, OPERATIONS)
     hosts = host_of_each(request, limits)
     schedule = pipelined(whole := build_schedule(request.schedule, hosts), request.segments)
-    if request.codec != "identity":
+    if request.codec != NO_CODEC:
         check_codec(request.codec)
         from paceline.reports.explain.encoded import explain_encoded  # it needs torch
 

@@ -4,10 +4,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
+from paceline.codecs import NO_CODEC
 from paceline.reports.predict.codecs import codec_answers, codec_lines, faster_codec
 from paceline.reports.predict.sentences import findings, memory_parts, misfit, typed, verdict
 from paceline.reports.text import aligned, counted, ms_digits, percent
-from paceline.studies.predict.codecs import NONE
 from paceline.studies.predict.prediction import ModuleCost, Prediction, PredictionRow
 from paceline.units import show_bytes, show_seconds
 
@@ -27,7 +27,10 @@ def text_lines(prediction: Prediction) -> list[str]:
 
 def _lines(prediction: Prediction) -> list[str]:
     short, answer, codec = misfit(prediction), verdict(prediction), _codec(prediction)
-    given = [*(["enough memory"] if short else []), *([codec] if codec != NONE and prediction.codecs else [])]
+    given = [
+        *(["enough memory"] if short else []),
+        *([codec] if codec != NO_CODEC and prediction.codecs else []),
+    ]
     if given:
         answer = f"With {' and '.join(given)}: {answer[0].lower()}{answer[1:]}"
     first = [answer] if short is None else [short, answer]
@@ -62,7 +65,7 @@ def heading(prediction: Prediction) -> str:
         counted(prediction.parameters, "parameter"),
         f"a batch of {batch} divided among all workers" if strong else f"batch {batch} per worker",
         *([prediction.series[0].strategy] if len(prediction.series) == 1 else []),
-        *([] if codec == NONE else [f"codec {codec}{'' if prediction.codecs else UNUSED}"]),
+        *([] if codec == NO_CODEC else [f"codec {codec}{'' if prediction.codecs else UNUSED}"]),
         *(text.format(said[name]) for name, (value, text) in usual.items() if said.get(name, value) != value),
     ]
     return ", ".join(words)
@@ -70,7 +73,7 @@ def heading(prediction: Prediction) -> str:
 
 def _codec(prediction: Prediction) -> str:
     """The one that rows are of."""
-    first: str = next(iter(prediction.settings.get("codecs", ())), NONE)
+    first: str = next(iter(prediction.settings.get("codecs", ())), NO_CODEC)
     return first
 
 

@@ -7,7 +7,7 @@ from functools import cache
 import torch
 
 from paceline.codecs.base import Codec
-from paceline.codecs.exchanges import Answers, Asked, Reduction, exchange_all, run_programs
+from paceline.codecs.exchanges import Exchanges, Gathered, Reduction, exchange_all, run_programs
 from paceline.codecs.reduction import NotFinite
 from paceline.collectives.traffic import Bucket, plan_buckets
 from paceline.costs.coding import CodedExchange, CodedReduction, exchange_of
@@ -96,10 +96,10 @@ def _run(workers: Sequence[Node], bucket: Bucket) -> list[CodedExchange]:
     ]
     found: list[CodedExchange] = []
 
-    def exchange(asked: Asked) -> Answers:
-        assert asked[0] is not None
-        found.append(exchange_of(asked[0]))
-        return exchange_all(asked)
+    def exchange(exchanges: Exchanges) -> Gathered:
+        assert exchanges[0] is not None
+        found.append(exchange_of(exchanges[0]))
+        return exchange_all(exchanges)
 
     run_programs(programs, exchange)
     return found

@@ -59,12 +59,12 @@ def _priced(timed: Timed, size: int, *ends: Sequence[Operator]) -> CodedMessage:
     return CodedMessage(size, encode, decode, held)
 
 
-Traced = tuple[int, Sequence[Operator], Sequence[Operator]]
+TracedMessage = tuple[int, Sequence[Operator], Sequence[Operator]]
 """The bytes of a message, and the operators of its sender and of its receiver."""
 
 
 @lru_cache(maxsize=1024)
-def _operators(codec: Codec, layout: Layout, dtype: torch.dtype) -> tuple[Traced, Traced]:
+def _operators(codec: Codec, layout: Layout, dtype: torch.dtype) -> tuple[TracedMessage, TracedMessage]:
     def begin() -> tuple[Tensor, WorkerMessages, ServerMessages]:
         vector = torch.empty(layout.elements, dtype=dtype)
         one = SliceCodec(codec=codec, layout=layout, start=0, dtype=dtype, seed=0)
@@ -74,13 +74,13 @@ def _operators(codec: Codec, layout: Layout, dtype: torch.dtype) -> tuple[Traced
         return vector, worker, server
 
     (vector, worker, server), _ = trace_function(begin)
-    push = _traced(worker.encoded, server.decoded, Push(vector, STEADY, 0, 1))
-    return push, _traced(server.encoded, worker.decoded, Model(vector, STEADY, 0, 0, 0.0))
+    push = _trace_message(worker.encoded, server.decoded, Push(vector, STEADY, 0, 1))
+    return push, _trace_message(server.encoded, worker.decoded, Model(vector, STEADY, 0, 0, 0.0))
 
 
-def _traced(
+def _trace_message(
     encode: Callable[[int, Any], Any], decode: Callable[[int, Any], Any], message: Push | Model
-) -> Traced:
+) -> TracedMessage:
     # What is looked up once, such as lengths, is found before it counts.
     trace_function(lambda: decode(0, encode(0, message)))
     sent, encoding = trace_function(lambda: encode(0, message))

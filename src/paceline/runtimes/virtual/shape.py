@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from paceline.codecs.base import Codec, Identity
+from paceline.codecs.base import Codec
 from paceline.codecs.context import Context, Layout
-from paceline.codecs.messages import Message, message_bytes
+from paceline.codecs.messages import Message, encoded_bytes
 from paceline.collectives.traffic import Bucket
 from paceline.costs.trace.trace import trace_function
 from paceline.jobs.job import Job
@@ -120,7 +120,7 @@ class SizeOnlyCodec(Codec):
     memory: Literal["error", "none"] = "none"
 
     def encode(self, vector: Tensor, context: Context) -> Message:
-        return (sizes_only(_message_bytes(self.codec, context.layout, vector.dtype), torch.uint8),)
+        return (sizes_only(_encoded_bytes(self.codec, context.layout, vector.dtype), torch.uint8),)
 
     def decode(self, message: Message, context: Context) -> Tensor:
         return sizes_only(context.layout.elements, message[0].dtype)
@@ -136,10 +136,10 @@ class SizeOnlyCodec(Codec):
 
 
 @lru_cache(maxsize=1024)
-def _message_bytes(codec: Codec, layout: Layout, dtype: torch.dtype) -> int:
+def _encoded_bytes(codec: Codec, layout: Layout, dtype: torch.dtype) -> int:
     # Outside of a trace torch would import its compiler.
-    return trace_function(lambda: message_bytes(codec, layout, dtype))[0]
+    return trace_function(lambda: encoded_bytes(codec, layout, dtype))[0]
 
 
 def sized(codec: Codec, *, by_round: bool) -> Codec:
-    return codec if isinstance(codec, Identity) else SizeOnlyCodec(codec=codec, by_round=by_round)
+    return SizeOnlyCodec(codec=codec, by_round=by_round) if codec.compresses else codec

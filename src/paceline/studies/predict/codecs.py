@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from paceline.codecs import NO_CODEC
 from paceline.codecs.base import Codec
 from paceline.codecs.context import Context
 from paceline.codecs.messages import Message, message_kinds
@@ -25,7 +26,6 @@ from paceline.studies.predict.search import least_factor
 from paceline.studies.predict.setup import PERFECT, Setup, with_link, with_slower
 from paceline.studies.predict.step import find_bounds, predict_step, quick_seconds
 
-NONE = "identity"
 PAYS = 1.01
 """A codec pays where a step is at least this many times as fast: less may be the simulation's own inaccuracy."""
 FAR = 1e6
@@ -66,8 +66,8 @@ class MeasuredCodec(Codec):
     def prepare(self, vector: Tensor, context: Context) -> None:
         self.codec.prepare(vector, context)
 
-    def sent_whole(self, context: Context) -> None:
-        self.codec.sent_whole(context)
+    def on_dense_send(self, context: Context) -> None:
+        self.codec.on_dense_send(context)
 
 
 def assumed_part(setup: Setup) -> float | None:
@@ -106,7 +106,7 @@ def compare_steps(
 ) -> tuple[CodecStep, ...]:
     """A step without a codec, then the same setup with each; ``wire`` is the link whose bandwidth is varied."""
     without = step(plain)
-    found = [CodecStep(codec=NONE, sent=without.sent, coding=0.0, step=without.seconds, gain=1.0)]
+    found = [CodecStep(codec=NO_CODEC, sent=without.sent, coding=0.0, step=without.seconds, gain=1.0)]
     for name, setup in coded.items():
         encoded = step(setup)
         gain = encoded.rate / without.rate

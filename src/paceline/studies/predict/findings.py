@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from paceline.clusters.catalogue import all_devices, find_network
+from paceline.codecs import NO_CODEC
 from paceline.collectives import NATIVE
 from paceline.errors import UsageError
 from paceline.runtimes.settings import MOST_SERVERS
@@ -75,7 +76,7 @@ def find_remedies(model: PacelineModel) -> Iterator[SettingValue]:
             yield from (("inside", name) for name in model.sheet.inside if find_network(name).bandwidth > now)
     if request.served and 2 * request.servers <= MOST_SERVERS:
         yield "servers", str(2 * request.servers)
-    if request.codecs == ("identity",):  # others are compared with it
+    if request.codecs == (NO_CODEC,):  # others are compared with it
         yield from (("codec", name) for name in CODECS)
     if not request.served and request.collective == NATIVE:
         yield "collective", "halving-doubling"

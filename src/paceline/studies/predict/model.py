@@ -12,7 +12,6 @@ from paceline.clusters.catalogue import DeviceSheet, find_device
 from paceline.clusters.cluster import CIPHER, Device
 from paceline.clusters.profile import Profile, read_profile
 from paceline.codecs import build_codec
-from paceline.codecs.base import Identity
 from paceline.codecs.context import Layout
 from paceline.costs.coding import UNCODED, CodecCosts
 from paceline.costs.device import StepCost
@@ -283,7 +282,7 @@ class PacelineModel:
 
     def coding_by(self, spec: str) -> CodecCosts:
         codec = build_codec(spec)
-        if isinstance(codec, Identity):
+        if not codec.compresses:
             return UNCODED
         return CodecCosts(codec=codec, timed=self.compute.timed(self.compute.trace(self.batch)))
 

@@ -14,7 +14,16 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from paceline import shm
-from paceline.codecs.exchanges import AllGather, AllToAll, Answers, Asked, Reduction, Sum, run_programs
+from paceline.codecs.exchanges import (
+    AllGather,
+    AllToAll,
+    Exchanges,
+    Gathered,
+    Reduction,
+    Sum,
+    TensorExchange,
+    run_programs,
+)
 from paceline.collectives import NATIVE, build_schedule
 from paceline.collectives.execute import Reducer, TorchTransport
 from paceline.collectives.schedule import number_hosts
@@ -167,23 +176,23 @@ class ProcessGroupComm(SoloComm):
         sent = received = 0
         begun, exchanging = perf_counter(), 0.0
 
-        def exchange(asked: Asked) -> Answers:
+        def exchange(exchanges: Exchanges) -> Gathered:
             nonlocal sent, received, exchanging
-            assert asked[0] is not None
+            assert exchanges[0] is not None
             started = perf_counter()
-            (out, into), answer = self._exchange(asked[0])
+            (out, back), answer = self._exchange(exchanges[0])
             exchanging += perf_counter() - started
-            sent, received = sent + out, received + into
+            sent, received = sent + out, received + back
             return [answer]
 
         run_programs([program], exchange)
         self.coding_seconds += perf_counter() - begun - exchanging
         return sent, received
 
-    def _exchange(self, asked: Sum | AllGather | AllToAll) -> tuple[tuple[int, int], list[Tensor] | None]:
+    def _exchange(self, exchange: TensorExchange) -> tuple[tuple[int, int], list[Tensor] | None]:
         """Return the traffic, and the answer."""
         others = self.workers - 1
-        match asked:
+        match exchange:
             case Sum(tensor):
                 self.sum(tensor)
                 return self.traffic(tensor), None

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from paceline.codecs.base import Codec
 from paceline.codecs.context import STEADY, Context, Layout
-from paceline.codecs.exchanges import exchange_alone, run_programs
+from paceline.codecs.exchanges import exchange_with_copies, run_programs
 from paceline.codecs.reduction import reduce, take_memory
 from paceline.codecs.state import CodecState
 from paceline.errors import reason
@@ -229,12 +229,11 @@ class _Coder:
 
     def seconds(self) -> float:
         """Of a reduction program whose answers are its own messages, so that nothing is sent."""
-        length = (
-            self._grad.numel() // self._ranks * self._ranks
-        )  # so chunks, and their messages, are equally long
+        length = self._grad.numel() // self._ranks * self._ranks  # chunks are equally long
         program = reduce(self._codec, *self._part(0, length))
         return _timed(
-            lambda: run_programs([program], partial(exchange_alone, ranks=self._ranks)), self._grad.device
+            lambda: run_programs([program], partial(exchange_with_copies, ranks=self._ranks)),
+            self._grad.device,
         )
 
     def lengths(self) -> tuple[int, ...]:
