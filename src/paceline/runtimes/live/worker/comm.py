@@ -119,6 +119,8 @@ class ProcessGroupComm(SoloComm):
     alone = False
     _group: dist.ProcessGroup | None = None
     """Of its sums; None is the default group."""
+    _swaps = False
+    """Whether two ranks exchange by messages of their own, which Gloo has of CPU tensors only."""
 
     def __init__(
         self, info: ProcessInfo, options: LiveOptions, collective: str, note: Callable[[str], None]
@@ -131,7 +133,6 @@ class ProcessGroupComm(SoloComm):
         self.transport = self._backend = options.transport(info, collective)
         self._device = options.device_of(info)
         self._swaps = self._backend == "gloo" and self._device.type == "cpu"
-        """Whether two ranks exchange by messages of their own, which Gloo has of CPU tensors only."""
         timeout = timedelta(seconds=options.timeout)
         self._store = MemberStore(info, timeout)
         try:  # groups of different backends would wait for each other for ever
