@@ -1,9 +1,9 @@
 """Whether a prediction calls it right that a codec pays: codec x model x link, predicted, then measured. Needs root.
 
-As in ``predict_profiled.py`` this machine's links are calibrated and each job trains for some seconds on one worker.
-From that alone the step of two workers is predicted with identity and with each codec, and written down; only then are
-they measured, one after the other. The gain is the step with identity over the step with the codec; where it is above 1
-the codec pays. Every cell counts, also those whose measured gain is within the noise of 1.
+Every run is ``paceline train --codec``, which measures for about a second and writes down, before the first step, how
+long a step will be with the codec and without one. The run itself then says how long it was with the codec, and runs
+with ``identity`` before and after say it without. The gain is the step with identity over the step with the codec;
+where it is above 1 the codec pays. Every cell counts, also those whose measured gain is within the noise of 1.
 """
 
 import argparse
@@ -12,83 +12,57 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from _shaped import run_apart, run_here
-from paceline.clusters.cluster import Device
-from paceline.clusters.profile import Profile
 from paceline.costs.recorded import usual_pace
-from paceline.jobs.build import traceable_of_job
+from paceline.records.files import read_json
 from paceline.records.folder import RunFolder
-from paceline.runtimes.config import read_run
-from paceline.studies.predict import PredictRequest
-from paceline.studies.predict.compute import BatchTraces, NominalDevice, by_run
-from paceline.studies.predict.deployment import Deployment
-from paceline.studies.predict.model import PacelineModel
-from predict_profiled import Cell, find_profile, job_trace, layout_of, mean_of, train_alone, words
+from predict_profiled import Cell, words
 
 JOBS = ("cnn", "mlp", "resnet18")
 LINKS = ("shm", "loopback", "1gbit", "100mbit")
 CODECS = ("half", "int8", "sign", "top-k:ratio=0.01", "powersgd:rank=4")
-SECONDS = 5.0
-"""Of training in each run, about."""
-LEAST_STEPS, MOST_STEPS = 8, 1000
+STEPS = {
+    "cnn": {"shm": 600, "loopback": 600, "1gbit": 400, "100mbit": 250},
+    "mlp": {"shm": 300, "loopback": 300, "1gbit": 80, "100mbit": 16},
+    "resnet18": {"shm": 15, "loopback": 15, "1gbit": 12, "100mbit": 8},
+}
+"""Of a run: some seconds."""
 WANTED = 0.95
 NOISE = 0.03
 """Measured gains this near to 1 differ in sign from one run to the next."""
 
 
-def predict(cell: Cell, alone: Sequence[Path], profile: Profile) -> dict[str, float]:
-    """Seconds of a step with identity and with each codec."""
-    traced = job_trace(alone[0])
-    traces = BatchTraces(lambda samples: traced)  # noqa: ARG005
-    model = PacelineModel(
-        request=PredictRequest(times=alone[-1], strategies=(cell.strategy,)),
-        subject=traceable_of_job(read_run(RunFolder(alone[-1])).settings.job),
-        profile=profile,
-        sheet=None,
-        compute=mean_of([by_run(RunFolder(folder), NominalDevice(), traces) for folder in alone]),
-        deployment=Deployment(layout=layout_of(cell, profile), most=16, words="as measured", spread=0.0),
-        device=Device(name="here"),
-    )
-    plain = model.setup(cell.strategy, cell.workers)
-    return {
-        codec: model.step(replace(plain, coding=model.coding_by(codec))).seconds
-        for codec in ("identity", *CODECS)
-    }
-
-
-def measure(cell: Cell, codec: str, expected: float, runs: Path) -> float:
-    steps = max(LEAST_STEPS, min(MOST_STEPS, int(SECONDS / expected))) + 2
-    asked = [*words(cell.job, cell.strategy, steps), "--codec", codec]
+def train(cell: Cell, codec: str, runs: Path) -> RunFolder:
+    asked = [*words(cell.job, cell.strategy, STEPS[cell.job][cell.where]), "--codec", codec]
     if cell.network:
-        folder = run_apart(asked, cell.workers, runs, cell.where, served=False)
-    else:
-        folder = run_here(asked, cell.workers, runs, "gloo" if cell.where == "loopback" else "shm")
-    return usual_pace(RunFolder(folder), 1 if cell.network or cell.job == "resnet18" else 8)
+        return RunFolder(run_apart(asked, cell.workers, runs, cell.where, served=False))
+    return RunFolder(run_here(asked, cell.workers, runs, "gloo" if cell.where == "loopback" else "shm"))
 
 
-def compare(cells: Sequence[Cell], runs: Path, kept: Path | None) -> Iterator[dict[str, Any]]:
-    profile = find_profile(cells, kept)
-    alone = {
-        job: [train_alone(job, runs) for _ in range(3)] for job in dict.fromkeys(one.job for one in cells)
-    }
+def measured_step(cell: Cell, folder: RunFolder) -> float:
+    return usual_pace(folder, 1 if cell.network or cell.job == "resnet18" else 8)
+
+
+def predicted_gain(folder: RunFolder) -> float:
+    plain, coded = read_json(folder.prediction)["comparison"]["steps"]
+    return float(plain["step"] / coded["step"])
+
+
+def compare(cells: Sequence[Cell], runs: Path) -> Iterator[dict[str, Any]]:
     for cell in cells:
-        expected = predict(cell, alone[cell.job], profile)
-        with (runs / "predictions.jsonl").open("a") as file:
-            file.write(json.dumps({"cell": str(cell), "seconds": expected}) + "\n")
         # Identity before and after: this machine is slower for a while now and then.
-        before = measure(cell, "identity", expected["identity"], runs)
-        coded = {codec: measure(cell, codec, expected[codec], runs) for codec in CODECS}
-        plain = statistics.fmean((before, measure(cell, "identity", expected["identity"], runs)))
-        for codec, seconds in coded.items():
+        before = measured_step(cell, train(cell, "identity", runs))
+        coded = {codec: train(cell, codec, runs) for codec in CODECS}
+        plain = statistics.fmean((before, measured_step(cell, train(cell, "identity", runs))))
+        for codec, folder in coded.items():
             row: dict[str, Any] = {
                 "cell": str(cell),
                 "codec": codec,
-                "predicted": expected["identity"] / expected[codec],
-                "measured": plain / seconds,
+                "predicted": predicted_gain(folder),
+                "measured": plain / measured_step(cell, folder),
                 "identity_ms": 1e3 * plain,
             }
             row["right"] = (row["predicted"] > 1) == (row["measured"] > 1)
@@ -133,15 +107,12 @@ def show(rows: Sequence[dict[str, Any]], found: dict[str, Any]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="cells that contain these words, such as 'mlp'")
-    parser.add_argument(
-        "--profile", type=Path, help="the machine's profile: read, or measured and kept there"
-    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     every = [Cell(job, "all-reduce", 2, link) for job in JOBS for link in LINKS]
     cells = [cell for cell in every if all(word in str(cell) for word in options.only.split())]
     with tempfile.TemporaryDirectory() as runs:
-        rows = list(compare(cells, Path(runs), options.profile))
+        rows = list(compare(cells, Path(runs)))
     found = judge(rows)
     if options.json:
         print(json.dumps({"schema": 1, "rows": rows, **found}, indent=2))

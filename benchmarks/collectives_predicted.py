@@ -24,6 +24,8 @@ RATE = "1gbit"
 BURST = "72kb"
 """A little more than the largest packet, or tbf would cut every packet, which costs more than there are cores for.
 What the bucket holds after a pause leaves unshaped, which matters for the smallest tensors."""
+SLOW_BURST, SLOW_PACKET = "8kb", 6000
+"""The same of 100 Mbit/s, where packets are few enough to be small: else a gradient of 72 kB would leave unshaped."""
 QUEUES = {"1gbit": "4mb", "100mbit": "1mb"}
 """By rate: long enough that nothing is dropped while two hosts send to one, and no longer, or acknowledgements of one
 direction wait behind the data of the other."""
@@ -34,7 +36,11 @@ def ip(*words: str) -> None:
 
 
 def shape(namespace: str, device: str, rate: str) -> None:
-    bucket = ["rate", rate, "burst", BURST, "limit", QUEUES[rate]]
+    burst = BURST
+    if rate == "100mbit":
+        burst = SLOW_BURST
+        ip("-n", namespace, "link", "set", "dev", device, "gso_max_size", str(SLOW_PACKET))
+    bucket = ["rate", rate, "burst", burst, "limit", QUEUES[rate]]
     subprocess.run(["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *bucket], check=True)
 
 
