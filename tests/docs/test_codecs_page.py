@@ -14,9 +14,8 @@ from paceline.codecs import CODECS, build_codec
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "codecs.md").read_text()
-ROWS = {
-    row[1]: row[0] for row in re.finditer(r"^\| `([\w-]+)[:\w=.]*` \|.*\|$", PAGE, re.M) if row[1] in CODECS
-}
+TABLE = PAGE[PAGE.index("## The codecs") : PAGE.index("**Chains.**")]
+ROWS = {row[1]: row[0] for row in re.finditer(r"^\| `([\w-]+)[:\w=.]*` \|.*\|$", TABLE, re.M)}
 COMMANDS = re.findall(r"^paceline (.*)$", PAGE, re.M)
 
 

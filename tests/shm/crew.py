@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +17,6 @@ import torch
 import torch.distributed as dist
 
 import paceline.shm
-from command import run_python
 from ports import free_ports
 
 Work = Callable[[int], Any]
@@ -129,19 +127,13 @@ def run_script(
 ) -> dict[str, Any]:
     """Run a scenario script, which writes ``facts.json``, from a test; ``before`` are words before the command."""
     here = Path(__file__).parent
-    if not before:
-        done = run_python(str(here / script), str(out), first=_ignore_future_warnings, seconds=seconds)
-    else:
-        path = os.pathsep.join([str(here), str(here.parent), os.environ["PYTHONPATH"]])
-        words = [*before, sys.executable, "-W", "ignore::FutureWarning", str(here / script), str(out)]
-        env = {**os.environ, "PYTHONPATH": path}
-        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=seconds)
+    path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
+    command = [*before, sys.executable, "-W", "ignore::FutureWarning", str(here / script), str(out)]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=seconds
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return {**json.loads((out / "facts.json").read_text()), "stderr": done.stderr}
-
-
-def _ignore_future_warnings() -> None:
-    warnings.simplefilter("ignore", FutureWarning)
 
 
 def write_facts(facts: dict[str, Any]) -> None:

@@ -223,6 +223,14 @@ def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return empty(shape, tensors[0].dtype)
 
 
+def _pad(values: Tensor, widths: Ints, *_: Any) -> Tensor:
+    shape = list(values.shape)
+    for place in range(len(widths) // 2):
+        shape[-1 - place] += widths[2 * place] + widths[2 * place + 1]
+    only_if(values.is_contiguous(), min(shape) > 0)
+    return empty(shape, values.dtype)
+
+
 _VALUE_DEPENDENT = (
     "_local_scalar_dense nonzero masked_select _unique2 unique_dim unique_consecutive repeat_interleave "
     "equal is_nonzero bincount"
@@ -277,6 +285,7 @@ RULES: dict[str, Any] = {
     "amin": _extreme,
     "any": partial(_reduced, dtype=torch.bool),
     "cat": _cat,
+    "constant_pad_nd": _pad,
     "nll_loss_forward": layers.nll,
     "embedding": layers.embedding,
     "slice_backward": layers.sized,
