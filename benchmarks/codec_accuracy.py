@@ -129,12 +129,15 @@ def picture(rows: Sequence[Mapping[str, Any]]) -> str:
         body.append(_line(LEFT, y(tick), WIDTH - RIGHT, y(tick), "grid"))
         body.append(_text(LEFT - 8, y(tick) + 4, f"{tick} %", "end"))
     body.append(_text((LEFT + WIDTH) / 2, HEIGHT - 14, "sent by a worker in a step", "middle"))
+    taken: list[tuple[float, float, float]] = []
     for row in rows:
         kind = "none" if "memory=none" in row["codec"] else "kept"
         across = x(row["sent"])
         body.append(_line(across, y(row["low"]), across, y(row["high"]), kind))
         body.append(f'<circle class="{kind}" cx="{across:.1f}" cy="{y(row["accuracy"]):.1f}" r="4"/>')
-        body.append(_text(across + 7, y(row["accuracy"]) - 6, row["codec"], "label"))
+        top = _free_place(across, y(row["accuracy"]), row["codec"], taken)
+        body.append(_line(across, y(row["accuracy"]), across + 6, top - 4, "grid"))
+        body.append(_text(across + 7, top, row["codec"], "label"))
     lines = "\n".join(body)
     light = "svg{background:#fff}text{fill:#1f2937}.grid{stroke:#e5e7eb}"
     dark = "svg{background:#0f172a}text{fill:#e5e7eb}.grid{stroke:#334155}"
@@ -145,6 +148,16 @@ def picture(rows: Sequence[Mapping[str, Any]]) -> str:
         ".kept{stroke:#0b62a4;fill:#0b62a4}.none{stroke:#c2410c;fill:#c2410c}"
         f"@media (prefers-color-scheme: dark){{{dark}}}</style>\n{lines}\n</svg>\n"
     )
+
+
+def _free_place(x: float, y: float, words: str, taken: list[tuple[float, float, float]]) -> float:
+    """Where a label stands on none of the others: just above its point, or a line or more below it."""
+    width = 7 * len(words) + 10
+    for top in (y - 6, *(y + 18 + 15 * line for line in range(20))):
+        if all(abs(top - other) >= 14 or x >= end or x + width <= start for other, start, end in taken):
+            break
+    taken.append((top, x, x + width))
+    return top
 
 
 def _size(size: float) -> str:
