@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from paceline.strategies.effects import Program as Program
     from paceline.strategies.effects import Receive as Receive
     from paceline.strategies.effects import Send as Send
+    from paceline.strategies.effects import StartAllReduce as StartAllReduce
+    from paceline.strategies.effects import Wait as Wait
     from paceline.strategies.parameter_server import ParameterServer as ParameterServer
 
 __version__ = "0.1.0"
@@ -51,7 +53,8 @@ _NAMES = {
     "jobs.job": "Data Job Traceable",
     "specs.ranges": "at_least",
     "strategies.base": "Server Strategy SyncPoint Worker",
-    "strategies.effects": "AllReduce Apply Broadcast BucketedMean Clock Gradient Peer Program Receive Send",
+    "strategies.effects": "AllReduce Apply Broadcast BucketedMean Clock Gradient Peer Program Receive Send "
+    "StartAllReduce Wait",
     "strategies.parameter_server": "ParameterServer",
 }
 

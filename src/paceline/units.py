@@ -81,6 +81,26 @@ class Size(float):
         return f"{self / 2**20:g}MiB" if self % 2**20 == 0 else f"{self:.0f}"
 
 
+class Share(float):
+    """A part of a whole that a setting reads from text: "5%" or "0.05"; 0 is none of it."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        number = text.strip().removesuffix("%")
+        try:
+            share = float(number) / (100 if text.strip().endswith("%") else 1)
+        except ValueError:
+            share = -1.0
+        if not 0 <= share < 1:
+            raise UsageError(
+                f"{text!r} is not a share: it must be at least 0% and less than 100%, for example '5%'"
+            )
+        return cls(share)
+
+    def __str__(self) -> str:
+        return f"{100 * self:g}%"
+
+
 @dataclass(frozen=True)
 class Period:
     """How long workers train alone: steps ("16" as text), or seconds ("0.5s") until the next step that ends."""

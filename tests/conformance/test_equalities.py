@@ -19,6 +19,8 @@ SPECS = (
     "all-reduce:bucket=20000,first-bucket=4000",
     "local-sgd:period=1",
     "local-sgd:period=5",
+    "diloco:period=6,overlap=3,fragments=2",
+    "post-local:switch=10,period=5",
     "ps",
 )
 # A period of one step is all-reduce in virtual time, where more is compared; live, one period is enough.
@@ -34,6 +36,14 @@ SYNCHRONOUS = (
 
 SIMULATED = ("ssp:staleness=0", "ssp:staleness=3", "async", "async:damped=true,scaled=false")
 """More settings, whose rows are run in virtual time only."""
+
+AVERAGED = (
+    "diloco:period=5,outer_lr=1,outer_momentum=0",
+    "local-sgd:period=6,overlap=3,fragments=2",
+    "local-sgd:period=2,growth=1.5,longest=9",
+    "local-sgd:comm=20%",
+)
+"""Local SGD with settings that change nothing for a single worker."""
 
 PLAIN_SGD = ("--optimizer", "sgd:lr=0.05,momentum=0")
 
@@ -84,7 +94,11 @@ def test_every_strategy_has_a_row():
 
 
 # A round that is shorter than a step ends with it; a longer one may end after the last date.
-@pytest.mark.parametrize("spec", [*SPECS, *SIMULATED, "local-sgd:period=1us"])
+# The outer optimizer of DiLoCo goes on where a single worker has gone; only its average does not.
+PLAIN = [spec for spec in (*SPECS, *SIMULATED, *AVERAGED) if not spec.startswith("diloco:period=6")]
+
+
+@pytest.mark.parametrize("spec", [*PLAIN, "local-sgd:period=1us"])
 def test_one_worker_is_plain_training(spec, run, plain):
     alone = run("simulate", "--strategy", spec, "--workers", "1", "--batch-size", "64", "--epochs", "2")
     for name, value in plain.items():
@@ -104,6 +118,25 @@ def test_local_sgd_that_averages_every_step_is_all_reduce(run):
     options = ("--workers", "4", "--batch-size", "16", "--epochs", "2", *PLAIN_SGD)
     every_step = run("simulate", "--strategy", "local-sgd:period=1", *options)
     assert close(every_step, run("simulate", "--strategy", "all-reduce", *options), 1e-6)
+
+
+def test_post_local_is_all_reduce_up_to_its_switch(run):
+    options = ("--workers", "3", "--batch-size", "16", "--iterations", "20")
+    first = run("simulate", "--strategy", "post-local:switch=20", *options)
+    assert same(first, run("simulate", "--strategy", "all-reduce", *options))
+
+
+@pytest.mark.parametrize(
+    ("spec", "like"),
+    [
+        ("local-sgd:period=5,outer=nesterov,outer_lr=1,outer_momentum=0", "local-sgd:period=5"),
+        ("local-sgd:period=5,growth=2,longest=5", "local-sgd:period=5"),
+        ("local-sgd:period=1,fragments=1,outer=nesterov,outer_lr=1,outer_momentum=0", "all-reduce"),
+    ],
+)
+def test_settings_that_turn_themselves_off(spec, like, run):
+    options = ("--workers", "3", "--batch-size", "24,16,8", "--iterations", "20", *PLAIN_SGD)
+    assert close(run("simulate", "--strategy", spec, *options), run("simulate", "--strategy", like, *options))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd:lr=0.05,momentum=0.9", "adam:lr=0.002"])
@@ -229,7 +262,8 @@ def test_three_live_workers_are_three_virtual_ones(spec, run):
 
 
 # A run with servers: tests/served, where it resumes after the death of one.
-@pytest.mark.parametrize("spec", ["all-reduce", "local-sgd:period=5"])
+# Epoch 1 ends after step 23, and an average that was started after step 21 is taken over after step 24.
+@pytest.mark.parametrize("spec", ["all-reduce", "local-sgd:period=5", "diloco:period=6,overlap=3,fragments=2"])
 def test_a_resumed_run_is_the_run_that_never_stopped(spec, run, tmp_path):
     through = run("train", "--strategy", spec, "--epochs", "2")
     first = run_json("train", "--strategy", spec, "--epochs", "1", cwd=tmp_path)

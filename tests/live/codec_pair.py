@@ -34,11 +34,24 @@ DIFFERENCES = {
 }
 
 
+LATE = {
+    "late": "identity",
+    "late-top-k": "top-k:ratio=0.1",
+    "late-int8": "int8:memory=error",
+    "late-powersgd": "powersgd:rank=2",
+}
+"""Outer gradients in fragments, which are encoded and sent while the workers train on."""
+STRATEGIES = {
+    "local": "local-sgd:period=4",
+    "late": "local-sgd:period=4,overlap=2,fragments=2,outer=nesterov",
+    "post": "post-local:switch=5,period=3",
+}
+
+
 def training(name: str, codec: str) -> Settings:
-    local = name.startswith("local")
     return settings(
         "plain",
-        strategy="local-sgd:period=4" if local else BUCKETS,
+        strategy=STRATEGIES.get(name.partition("-")[0], BUCKETS),
         codec=codec,
         batch_sizes=(12, 4),
         evaluate=Cadence(6, "steps"),
@@ -48,7 +61,8 @@ def training(name: str, codec: str) -> Settings:
 
 
 LEFTOVER = settings("leftover", codec="top-k:ratio=0.1", batch_sizes=(16, 16), iterations=9)
-SETTINGS = {name: training(name, codec) for name, codec in {**GRADIENTS, **DIFFERENCES}.items()} | {
+SETTINGS = {name: training(name, codec) for name, codec in {**GRADIENTS, **DIFFERENCES, **LATE}.items()} | {
+    "post-sign": training("post-sign", "sign"),
     "identity": training("identity", "identity"),
     "local-threshold": training("local-threshold", "threshold:bound=0.002"),
     "everything": training("everything", "top-k:ratio=1"),
@@ -73,9 +87,9 @@ SETTINGS = {name: training(name, codec) for name, codec in {**GRADIENTS, **DIFFE
 }
 
 
-RESUMED = ("int8", "top-k", "random-k", "dgc", "powersgd", "local-int8", "local-sign")
+RESUMED = ("int8", "top-k", "random-k", "dgc", "powersgd", "local-int8", "local-sign", "late", "late-top-k")
 REBUCKETED = ("dgc", "powersgd")
-OVER_GLOO = ("half", "int8", "threshold", "powersgd", "local-sign")
+OVER_GLOO = ("half", "int8", "threshold", "powersgd", "local-sign", "late", "late-int8")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,12 +128,13 @@ class CodecProcess(Process):
             self.run(f"{name}-resumed", settings=longer, resume=RunFolder(pulse.run))
 
     def left(self, backend: str) -> None:
-        """Rank 0 raises between two steps; rank 1 must notice in the thread that reduces its buckets."""
-        fails = Pulse(fail_at=5 if self.rank == 0 else None)
-        try:
-            self.run(f"left-{backend}", settings=SETTINGS["int8"], pulse=fails, backend=backend)
-        except (OSError, RuntimeError) as error:
-            self.note(f"left-{backend}", error=str(error))
+        """Rank 0 raises between two steps; rank 1 must notice in the thread that reduces its buckets, or averages."""
+        for name in ("int8", "late-int8"):
+            fails = Pulse(fail_at=5 if self.rank == 0 else None)
+            try:
+                self.run(f"left-{name}-{backend}", settings=SETTINGS[name], pulse=fails, backend=backend)
+            except (OSError, RuntimeError) as error:
+                self.note(f"left-{name}-{backend}", error=str(error), step=fails.step)
 
 
 def main(rank: int, out: Path, ports: list[int]) -> None:

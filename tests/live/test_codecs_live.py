@@ -10,7 +10,7 @@ import codec_trio
 import engine_jobs
 import pytest
 import torch
-from codec_pair import BUCKETS, DIFFERENCES, GRADIENTS, OVER_GLOO, REBUCKETED, RESUMED, SETTINGS
+from codec_pair import BUCKETS, DIFFERENCES, GRADIENTS, LATE, OVER_GLOO, REBUCKETED, RESUMED, SETTINGS
 from test_resharding import TRAIN
 
 from command import run_json, run_paceline
@@ -219,7 +219,7 @@ def simulated(settings: Settings, *, gradients: bool) -> tuple[Simulation, KeptS
     return simulation, kept
 
 
-IN_BOTH = [*GRADIENTS, *DIFFERENCES, "local-threshold", "own-mean", "own-sum", "leftover", "wide"]
+IN_BOTH = [*GRADIENTS, *DIFFERENCES, *LATE, "post-sign", "local-threshold", "own-mean", "own-sum", "leftover", "wide"]
 
 
 @pytest.mark.parametrize("name", IN_BOTH)
@@ -288,10 +288,12 @@ def test_rounds_of_seconds_agree_on_what_is_sent(out: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["shm", "gloo"])
-def test_a_worker_that_is_left_notices(out: Path, backend: str) -> None:
-    told = [facts(out, f"left-{backend}", rank)["error"] for rank in range(2)]
-    assert told[0] == "scripted failure at step 5"
-    assert "rank 0 has left" in told[1] or "peer" in told[1]
+@pytest.mark.parametrize("name", ["int8", "late-int8"])
+def test_a_worker_that_is_left_notices(out: Path, name: str, backend: str) -> None:
+    told = [facts(out, f"left-{name}-{backend}", rank) for rank in range(2)]
+    assert told[0]["error"] == "scripted failure at step 5"
+    assert "rank 0 has left" in told[1]["error"] or "peer" in told[1]["error"]
+    assert told[1]["step"] <= 8, "an average that was started after step 6 is waited for after step 8"
 
 
 @pytest.mark.parametrize("backend", ["shm", "gloo"])

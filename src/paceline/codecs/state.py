@@ -65,6 +65,11 @@ class CodecState:
             elementwise=self._elementwise,
         )
 
+    def forget(self) -> None:
+        """Drop what messages have left out so far."""
+        if MEMORY in self._sizes:
+            self._tensors[PREFIX + MEMORY].zero_()
+
     def _view(self, name: str, start: int, stop: int) -> Tensor:
         """A parameter that the part cuts has no state there, unless each of its elements has its own."""
         offsets, sizes = self.layout.offsets, self._sizes[name]

@@ -22,8 +22,8 @@ def layout_of(model: nn.Module) -> Layout:
 class Compressor:
     """The codec of one worker, on its flat vectors. What it keeps lies in ``me.state``, so checkpoints have it.
 
-    Gradients are encoded as they are. Parameters travel as their difference from what all workers held after the last
-    exchange, the reference.
+    Gradients, and differences of parameters that a strategy takes itself, are encoded as they are. Parameters travel as
+    their difference from what all workers held after the last exchange, the reference.
     """
 
     def __init__(
@@ -57,9 +57,10 @@ class Compressor:
 
     @torch.no_grad()
     def take_reference(self) -> None:
-        """All workers hold the same parameters now."""
+        """All workers hold the same parameters now; what gradients left out before is in other units than these."""
         if not self._replicated:
             self._me.state[REFERENCE] = self._me.params.clone()
+            self._state.forget()
 
     @torch.no_grad()
     def reduce_params(self, share: float) -> Reduction:
@@ -73,6 +74,10 @@ class Compressor:
         yield from self._reduce(difference, 0, self._next_round())
         reference.add_(difference)
         me.params.copy_(reference)
+
+    def reduce_update(self, update: Tensor, offset: int) -> Reduction:
+        """Make a worker's share of a difference of parameters, which begins at ``offset``, the sum of all workers'."""
+        yield from self._reduce(update, offset, self._next_round())
 
     def _reduce(self, vector: Tensor, start: int, round: int) -> Reduction:  # noqa: A002
         self.used = True

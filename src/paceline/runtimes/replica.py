@@ -94,10 +94,10 @@ class Replica(FlatModel):
     def diverged(self, what: str, step: int) -> Diverged:
         return Diverged(what, step, self.learning_rate((step - 1) / self.shards.steps_per_epoch))
 
-    def not_finite(self, error: NotFinite, me: Worker, effect: Any) -> Diverged:
-        """What a worker could not send for an effect."""
-        updated = getattr(effect, "tensor", None) is me.params  # the step has been counted
-        return self.diverged(f"{error} on rank {me.rank}", me.clock + (not updated))
+    def not_finite(self, error: NotFinite, me: Worker, effect: Any, clock: int | None = None) -> Diverged:
+        """What a worker could not send for an effect; ``clock`` is when it asked for it, if it has gone on."""
+        counted = getattr(effect, "tensor", None) is me.params or getattr(effect, "offset", None) is not None
+        return self.diverged(f"{error} on rank {me.rank}", (clock or me.clock) + (not counted))
 
     def apply(self, epoch: float, rate: float = 1.0) -> None:
         self.optimizer.step(self.job.schedule(epoch) * rate)

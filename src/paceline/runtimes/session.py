@@ -16,10 +16,21 @@ from paceline.records.events import TEST_LOSS, MetricsRow
 from paceline.runtimes.prepare import JobInfo, Prepared
 from paceline.runtimes.settings import DueActions
 from paceline.strategies.base import ENDS, MOST_EFFECTS, SyncPoint, Worker, wrong_effect
-from paceline.strategies.effects import AllReduce, Apply, Broadcast, Clock, Gradient, Program, Receive, Send
+from paceline.strategies.effects import (
+    AllReduce,
+    Apply,
+    Broadcast,
+    Clock,
+    Gradient,
+    Program,
+    Receive,
+    Send,
+    StartAllReduce,
+    Wait,
+)
 
 Ending = Literal["budget", "target", "interrupted", "left"]
-ALWAYS_RIGHT = frozenset({AllReduce, Apply, Clock, Receive, Send})
+ALWAYS_RIGHT = frozenset({AllReduce, Apply, Clock, Receive, Send, StartAllReduce, Wait})
 """Effects of which ``wrong_effect`` finds only too many."""
 
 
@@ -83,6 +94,8 @@ class Session:
                 yield Broadcast(me.buffers)
         strategy = self.prepared.strategy.worker(me)
         answer, since_gradient = None, 0
+        under_way = False
+        """Whether a reduction was started and not waited for."""
         due_at = self.prepared.triggers.next(position.last_sync)
         while True:
             try:
@@ -99,19 +112,38 @@ class Session:
                     due_at = self._take_over(due_at)
                 if position.progress >= due_at or self.stopping():
                     self.at_sync_point = True
+                    if under_way:  # no checkpoint has half of a reduction
+                        yield Wait()
+                        under_way = False
                     ending: Ending | None = yield from self._sync()
                     self.at_sync_point = False
                     if ending:
                         return ending
                     due_at = self.prepared.triggers.next(position.progress)
+            elif on_request and kind is StartAllReduce:
+                raise self._wrong(
+                    "asks for StartAllReduce, which workers of servers cannot do; yield AllReduce"
+                )
             elif since_gradient > MOST_EFFECTS or kind not in ALWAYS_RIGHT:
                 wrong = wrong_effect(effect, since_gradient, me.workers)
                 if wrong:
                     raise self._wrong(wrong)
+            if under_way and self._uses_links(effect):
+                if kind is not Wait:  # collectives have the same order on all workers
+                    yield Wait()
+                under_way = False
             answer = yield effect
-            if kind is AllReduce and effect.tensor is me.params and not by_step and not on_request:
+            if kind is StartAllReduce:
+                under_way = True
+            elif kind is AllReduce and not by_step and not on_request and _averages(effect, me):
                 position.seen += round(me.total_weight)
                 position.progress = self.prepared.shards.steps_through(position.seen)
+
+    def _uses_links(self, effect: object) -> bool:
+        """Whether an effect is a collective that all workers wait for, or begins with one."""
+        if isinstance(effect, Gradient):
+            return effect.reduce is not None or self.prepared.settings.buffers == "rank0"
+        return type(effect) in (AllReduce, Broadcast, Wait)
 
     def _wrong(self, what: str) -> RunFailed:
         spec = self.prepared.settings.strategy
@@ -193,3 +225,7 @@ class Session:
         else:
             yield AllReduce(buffers, weight=self.prepared.shards.batch_size(self.me.rank))
         return buffers
+
+
+def _averages(effect: AllReduce, me: Worker) -> bool:
+    return effect.tensor is me.params or effect.offset is not None

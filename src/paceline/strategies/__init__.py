@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 STRATEGIES: Mapping[str, str] = {
     "all-reduce": "paceline.strategies.all_reduce:AllReduceSGD",
     "async": "paceline.strategies.parameter_server:Asynchronous",
+    "diloco": "paceline.strategies.local_sgd:DiLoCo",
     "local-sgd": "paceline.strategies.local_sgd:LocalSGD",
+    "post-local": "paceline.strategies.local_sgd:PostLocalSGD",
     "ps": "paceline.strategies.parameter_server:Synchronous",
     "ssp": "paceline.strategies.parameter_server:StaleSynchronous",
 }

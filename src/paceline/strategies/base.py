@@ -17,11 +17,15 @@ from paceline.strategies.effects import (
     Program,
     Receive,
     Send,
+    StartAllReduce,
+    Wait,
 )
 
 MOST_EFFECTS = 10_000
 """That a worker's program may ask for between two gradients."""
-WORKER_EFFECTS = frozenset({AllReduce, Apply, Broadcast, Clock, Gradient, Receive, Send})
+WORKER_EFFECTS = frozenset(
+    {AllReduce, Apply, Broadcast, Clock, Gradient, Receive, Send, StartAllReduce, Wait}
+)
 ENDS = "ends; let it yield effects without end: the runtime decides when to stop"
 
 
@@ -45,7 +49,7 @@ class Worker:
     """Seconds since the run began, as of the last effect."""
     samples: int = 0
     samples_since_sync: int = 0
-    """Samples since ``params`` were last reduced."""
+    """Samples since ``params``, or a difference of them, were last given to a reduction."""
     total_weight: float = 0.0
     servers: int = 0
     seen: int = 0
@@ -125,6 +129,16 @@ class Strategy(Protocol):
     @property
     def least_workers(self) -> int:
         return 1
+
+    @property
+    def settled(self) -> int:
+        """Steps after which a run goes on as it will for the rest: prediction is of the steps after these."""
+        return 0
+
+    @property
+    def regular(self) -> bool:
+        """Whether what is exchanged repeats after some steps, whatever these take; else prediction simulates longer."""
+        return True
 
     @property
     def staleness_bound(self) -> float | None:

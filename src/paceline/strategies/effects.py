@@ -1,4 +1,4 @@
-"""What a strategy may ask of a runtime: seven effects, each a small value.
+"""What a strategy may ask of a runtime: nine effects, each a small value.
 
 A strategy is a generator that yields effects and never does I/O, reads a clock or starts a thread. A runtime
 carries each effect out, on real processes or in virtual time, brings ``me`` up to date and resumes the program.
@@ -64,6 +64,24 @@ class AllReduce:
     tensor: Tensor
     weight: float = 1.0
     op: Literal["mean", "sum"] = "mean"
+    offset: int | None = None
+    """Where the tensor lies in the flat vector, if it is a difference of parameters (an outer gradient), which the
+    run's codec may encode; None: it is sent as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartAllReduce(AllReduce):
+    """Begin an all-reduce and go on (MPI_Iallreduce); ``Wait`` brings its result.
+
+    The tensor must not be touched before that. It lies in ``me.state``, so that a run may resume in between: what is
+    under way at a sync point is waited for there. Reductions that were started follow each other, and any other
+    collective waits for them first.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait for all that was started; where nothing was, go on (as MPI_Wait does on a null request)."""
 
 
 @dataclass(frozen=True, slots=True)

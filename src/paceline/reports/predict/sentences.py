@@ -147,6 +147,10 @@ def _has(memory: Memory) -> str:
 def findings(series: StrategyPrediction) -> list[str]:
     """The knee, the bandwidth and the crossover, then what would fit or help; of one worker, what fits."""
     found, lines = _found(series), []
+    if series.settled:
+        lines.append(
+            f"Settled: this is of the steps after the first {series.settled:,}; before, workers exchange more often."
+        )
     if found.limit is not None:
         if any(row.workers > 1 and row.speed_up >= 1 for row in series.rows):
             lines.append(_knee(found.knee, series.rows[-1].workers))

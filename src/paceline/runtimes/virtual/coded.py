@@ -13,7 +13,7 @@ from paceline.collectives.traffic import Bucket, plan_buckets
 from paceline.costs.coding import CodedExchange, CodedReduction, exchange_of
 from paceline.costs.collectives import AllReduceCosts, add_traffic
 from paceline.runtimes.flat import CONTROL
-from paceline.runtimes.virtual.node import Node
+from paceline.runtimes.virtual.node import Node, ReductionPart
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.runtimes.virtual.timeline import Transfers
 from paceline.strategies.effects import AllReduce, Broadcast, BucketedMean, Gradient
@@ -40,17 +40,22 @@ class CodedCollectives:
         return self._transfers(self._simulation.coding.at(node.me.clock), mean)
 
     def whole(self, node: Node, effect: AllReduce | Broadcast) -> CodedTransfers | None:
-        """Of a whole gradient, or of the mean of whole parameters; None where the effect is carried out exactly."""
+        """Of a whole gradient, the mean of whole parameters, or a difference of them; None: it is sent exactly."""
         if isinstance(effect, Broadcast):
             return None
         me, mean = node.me, effect.op == "mean"
-        if not (effect.tensor is me.grad or (mean and effect.tensor is me.params)):
+        whole = effect.tensor is me.grad or (mean and effect.tensor is me.params)
+        if effect.offset is None and not whole:
             return None
-        return self._transfers(self._simulation.coding.at(self._rounds + 1), None, mean)
+        codec, start = self._simulation.coding.at(self._rounds + 1), effect.offset or 0
+        return self._transfers(codec, None, mean, start, start + effect.tensor.numel())
 
-    def _plan(self, codec: Codec, mean: BucketedMean | None, weighted: bool = True) -> CodedTransfers:
+    def _plan(
+        self, codec: Codec, mean: BucketedMean | None, weighted: bool = True, start: int = 0, stop: int = 0
+    ) -> CodedTransfers:
+        """Of a gradient in buckets, or of the part of the vector from ``start`` to ``stop``."""
         shape, coding, topology = self._simulation.shape, self._simulation.coding, self._simulation.topology
-        buckets = [Bucket(0, shape.size, range(len(shape.parameters)))]
+        buckets = [Bucket(start, stop, range(0))]
         if mean is not None:
             buckets = plan_buckets(shape.parameters, shape.dtype.itemsize, mean.first_bucket, mean.bucket)
         hides = mean is not None and topology.hides
@@ -73,12 +78,12 @@ class CodedCollectives:
             reductions=tuple(reductions),
         )
 
-    def reduce(self, workers: Sequence[Node], transfers: CodedTransfers) -> CodedTransfers:
-        """Reduce what the workers wait for, where it is computed; return the transfers, of which only data may tell."""
-        self._rounds += type(workers[0].waits_for) is AllReduce
-        if workers[0].compressor is None:
+    def reduce(self, parts: Sequence[ReductionPart], transfers: CodedTransfers) -> CodedTransfers:
+        """Reduce what the workers ask for, where it is computed; return the transfers, of which only data may tell."""
+        self._rounds += isinstance(parts[0].effect, AllReduce)
+        if parts[0].node.compressor is None:
             return transfers
-        found = [_run(workers, bucket) for bucket in transfers.buckets]
+        found = [_run(parts, bucket) for bucket in transfers.buckets]
         if not self._simulation.coding.codec.varies:
             return transfers
         pairs = zip(transfers.reductions, found, strict=True)
@@ -86,13 +91,13 @@ class CodedCollectives:
 
 
 @torch.no_grad()
-def _run(workers: Sequence[Node], bucket: Bucket) -> list[CodedExchange]:
+def _run(parts: Sequence[ReductionPart], bucket: Bucket) -> list[CodedExchange]:
     """Reduce a bucket of all workers, in which a worker's weight is its share; return what each exchanges."""
-    gradient = type(workers[0].waits_for) is Gradient
-    weights = [worker.me.samples if gradient else worker.waits_for.weight for worker in workers]
+    gradient = type(parts[0].effect) is Gradient
+    weights = [part.node.me.samples if gradient else part.effect.weight for part in parts]
     programs = [
-        _refusing(worker, _program(worker, bucket, weight / sum(weights)))
-        for worker, weight in zip(workers, weights, strict=True)
+        _refusing(part, _program(part, bucket, weight / sum(weights)))
+        for part, weight in zip(parts, weights, strict=True)
     ]
     found: list[CodedExchange] = []
 
@@ -105,11 +110,16 @@ def _run(workers: Sequence[Node], bucket: Bucket) -> list[CodedExchange]:
     return found
 
 
-def _program(worker: Node, bucket: Bucket, share: float) -> Reduction:
-    me, compressor, effect = worker.me, worker.compressor, worker.waits_for
+def _program(part: ReductionPart, bucket: Bucket, share: float) -> Reduction:
+    me, compressor, effect = part.node.me, part.node.compressor, part.effect
     assert compressor is not None
     if type(effect) is Gradient:
         return compressor.reduce_gradient(bucket.start, bucket.stop)
+    if effect.offset is not None:
+        assert part.values is not None
+        if effect.op == "mean":
+            part.values.mul_(share)
+        return compressor.reduce_update(part.values, effect.offset)
     if effect.tensor is me.params:
         return compressor.reduce_params(share)
     if effect.op == "mean":
@@ -117,8 +127,8 @@ def _program(worker: Node, bucket: Bucket, share: float) -> Reduction:
     return compressor.reduce_whole_gradient()
 
 
-def _refusing(worker: Node, program: Reduction) -> Reduction:
+def _refusing(part: ReductionPart, program: Reduction) -> Reduction:
     try:
         yield from program
     except NotFinite as error:
-        raise worker.replica.not_finite(error, worker.me, worker.waits_for) from error
+        raise part.node.replica.not_finite(error, part.node.me, part.effect, part.clock) from error

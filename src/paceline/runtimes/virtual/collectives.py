@@ -18,12 +18,20 @@ from paceline.costs.collectives import (
 )
 from paceline.errors import RunFailed
 from paceline.runtimes.flat import CONTROL
+from paceline.runtimes.virtual.background import BackgroundReductions
 from paceline.runtimes.virtual.coded import CodedCollectives, CodedTransfers
-from paceline.runtimes.virtual.node import Node, describe
+from paceline.runtimes.virtual.node import Node, ReductionPart, describe
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.runtimes.virtual.timeline import Interval, Transfers, run_transfers
 from paceline.strategies.base import SyncPoint
-from paceline.strategies.effects import AllReduce, Broadcast, BucketedMean, Gradient
+from paceline.strategies.effects import (
+    AllReduce,
+    Broadcast,
+    BucketedMean,
+    Gradient,
+    StartAllReduce,
+    Wait,
+)
 
 
 class VirtualCollectives:
@@ -42,6 +50,7 @@ class VirtualCollectives:
         self._joined: list[Node] = []
         self._call: Any = None
         self._bucket_transfers = cache(self._plan_buckets)
+        self._background = BackgroundReductions(simulation, self._carry_out)
         self._coded: CodedCollectives | None = None
         """Where workers have a codec, and others to send messages to."""
         self._price_all_reduce, self._price_broadcast = self._price_served, self._price_served
@@ -106,13 +115,30 @@ class VirtualCollectives:
             self._begin()
         return True
 
+    def start(self, node: Node, effect: StartAllReduce) -> bool:
+        return self._background.start(node, effect, _call(node, effect))
+
+    def wait(self, node: Node, effect: Wait) -> bool:
+        return self._background.wait(node, effect)
+
+    def _carry_out(self, parts: Sequence[ReductionPart]) -> tuple[Transfers, float]:
+        """Reduce what the workers have started."""
+        effect, weights = parts[0].effect, [part.effect.weight for part in parts]
+        transfers = self._coded and self._coded.whole(parts[0].node, effect)
+        if self._coded and transfers and effect.offset is not None:
+            return self._coded.reduce(parts, transfers), sum(weights)
+        _reduce_exactly([part.values for part in parts], weights, effect)
+        _, size, element, _ = _call(parts[0].node, effect)
+        return self._plan(effect, size, element), sum(weights)
+
     def _begin(self) -> None:
         workers, call = self._members, self._call
         self._joined, self._call, self._last_members = [], None, workers
         if isinstance(call, Transfers):
             transfers = call
             if isinstance(call, CodedTransfers) and self._coded is not None:
-                transfers = self._coded.reduce(workers, call)
+                parts = [ReductionPart.of(one, one.waits_for, _tensor(one.waits_for)) for one in workers]
+                transfers = self._coded.reduce(parts, call)
         else:
             _, size, element, _ = call
             transfers = self._plan(workers[0].waits_for, size, element)
@@ -128,7 +154,14 @@ class VirtualCollectives:
 
     def _plan(self, effect: AllReduce | Broadcast, size: int, element: int) -> Transfers:
         if isinstance(effect, AllReduce):
-            return Transfers((self._price_all_reduce(size, element),), self._traffic(size, element))
+            # The weights of differences go first: a worker sends its share of the mean.
+            weighted = effect.offset is not None and effect.op == "mean"
+            sizes = (CONTROL * element, size) if weighted else (size,)
+            return Transfers(
+                tuple(self._price_all_reduce(one, element) for one in sizes),
+                add_traffic([self._traffic(one, element) for one in sizes]),
+                parts=(1.0,) * weighted,
+            )
         # A root that is gone is replaced by the first worker.
         count = len(self._members)
         root = next((place for place, one in enumerate(self._members) if one.peer.rank == effect.root), 0)
@@ -181,16 +214,21 @@ class VirtualCollectives:
         return [(size, size)] * len(self._members)
 
 
-def _call(node: Node, effect: AllReduce | Broadcast) -> tuple[type, int, int, str | int]:
+def _call(node: Node, effect: AllReduce | Broadcast) -> tuple[type, int, int, object]:
     """What all workers must ask for alike, with the bytes that the live runtime sends.
 
-    A mean travels with its weight, a flat vector with its control elements.
+    A mean travels with its weight, a flat vector with its control elements; those of a difference go first.
     """
     tensor, me = effect.tensor, node.me
     if isinstance(effect, Broadcast):
         return Broadcast, tensor.nbytes, tensor.itemsize, effect.root
-    extra = 0 if effect.op == "sum" else CONTROL if tensor is me.params or tensor is me.grad else 1
-    return AllReduce, tensor.nbytes + extra * tensor.itemsize, tensor.itemsize, effect.op
+    flat = type(effect) is AllReduce and (tensor is me.params or tensor is me.grad)
+    extra = 0 if effect.op == "sum" or effect.offset is not None else CONTROL if flat else 1
+    return AllReduce, tensor.nbytes + extra * tensor.itemsize, tensor.itemsize, (effect.op, effect.offset)
+
+
+def _tensor(effect: Gradient | AllReduce) -> Tensor | None:
+    return None if isinstance(effect, Gradient) else effect.tensor
 
 
 def _combine(workers: Sequence[Node], transfers: Transfers) -> float | None:
@@ -213,9 +251,9 @@ def _combine(workers: Sequence[Node], transfers: Transfers) -> float | None:
         return None
     weights: list[float] = [effect.weight for effect in effects]
     if not coded:
-        reduce_into_all(tensors, weights, first.op)
+        _reduce_exactly(tensors, weights, first)
     for worker, tensor in zip(workers, tensors, strict=True):
-        if tensor is worker.me.params:
+        if tensor is worker.me.params or first.offset is not None:
             worker.me.samples_since_sync = 0
     return sum(weights)
 
@@ -224,6 +262,16 @@ def _overlaps(intervals: Sequence[Interval], begun: float, ended: float) -> tupl
     cut = [(max(start, begun), min(stop, ended)) for start, stop in intervals]
     found = [(start, stop) for start, stop in cut if stop > start]
     return found, sum(stop - start for start, stop in found)
+
+
+@torch.no_grad()
+def _reduce_exactly(tensors: Sequence[Tensor], weights: Sequence[float], effect: AllReduce) -> None:
+    if effect.offset is None or effect.op == "sum" or len(tensors) == 1:
+        reduce_into_all(tensors, weights, effect.op)
+        return
+    for tensor, weight in zip(tensors, weights, strict=True):
+        tensor.mul_(weight / sum(weights))
+    reduce_into_all(tensors, (), "sum")
 
 
 @torch.no_grad()

@@ -4,7 +4,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, Self
+
+from torch import Tensor
 
 from paceline.costs.stated import GradientTimes
 from paceline.records.servers import ServerTotals
@@ -14,7 +16,17 @@ from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.served_compression import PlainMessages
 from paceline.runtimes.session import Ending, Session
 from paceline.runtimes.virtual.timeline import Interval
-from paceline.strategies.effects import AllReduce, Broadcast, BucketedMean, Gradient, Peer, Program, Receive
+from paceline.strategies.effects import (
+    AllReduce,
+    Broadcast,
+    BucketedMean,
+    Gradient,
+    Peer,
+    Program,
+    Receive,
+    StartAllReduce,
+    Wait,
+)
 from paceline.units import show_seconds
 
 DATA, FORWARD, BACKWARD, COMMUNICATE, WAIT, APPLY, EVALUATE, CHECKPOINT, _ = range(len(KINDS))
@@ -114,6 +126,8 @@ class Node:
     session: Session | None = None
     ledger: StepLedger = field(default_factory=StepLedger)
     answer: Any = None
+    started: list[Any] = field(default_factory=list)
+    """Reductions that it has started and not waited for."""
     postponed: Any = None
     """A gradient that is computed first when the node is resumed."""
     inbox: deque[Envelope] = field(default_factory=deque)
@@ -140,6 +154,22 @@ class Node:
         return f"{self.peer.role} {self.peer.rank}"
 
 
+@dataclass(slots=True, eq=False)
+class ReductionPart:
+    """One worker's part in a reduction: what it asked for, and when."""
+
+    node: Node
+    effect: Any
+    values: Tensor | None
+    """What is reduced in place, where the effect has a tensor."""
+    clock: int
+    at: float
+
+    @classmethod
+    def of(cls, node: Node, effect: Any, values: Tensor | None = None) -> Self:
+        return cls(node, effect, values, node.me.clock, node.me.now)
+
+
 def explain_deadlock(workers: Sequence[Node]) -> str:
     waiting = [worker for worker in workers if not worker.gone]
     parts = [
@@ -154,8 +184,14 @@ def explain_deadlock(workers: Sequence[Node]) -> str:
 
 
 def describe(effect: Any) -> str:
+    if isinstance(effect, StartAllReduce):
+        return f"has started an all-reduce of {effect.tensor.nbytes} bytes"
     if isinstance(effect, AllReduce | Broadcast):
         what = "an all-reduce" if isinstance(effect, AllReduce) else "a broadcast"
         return f"the others in {what} of {effect.tensor.nbytes} bytes"
-    names = {Gradient: "the others' gradients", Receive: "a message"}
+    names = {
+        Gradient: "the others' gradients",
+        Receive: "a message",
+        Wait: "the others in what it has started",
+    }
     return names.get(type(effect), type(effect).__name__)

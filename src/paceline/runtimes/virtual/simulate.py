@@ -16,7 +16,17 @@ from paceline.runtimes.virtual.node import APPLY, CHECKPOINT, EVALUATE, WAIT, No
 from paceline.runtimes.virtual.simulation import Simulation, check
 from paceline.runtimes.virtual.transport import SimulatedTransport
 from paceline.strategies.base import SyncPoint
-from paceline.strategies.effects import AllReduce, Apply, Broadcast, Clock, Gradient, Receive, Send
+from paceline.strategies.effects import (
+    AllReduce,
+    Apply,
+    Broadcast,
+    Clock,
+    Gradient,
+    Receive,
+    Send,
+    StartAllReduce,
+    Wait,
+)
 
 Effects = dict[type, Callable[[Node, Any], bool]]
 """What carries each kind of effect out; it returns whether the node now has to wait."""
@@ -52,6 +62,8 @@ class VirtualEngine:
             Clock: self._clock,
             AllReduce: self._collectives.join,
             Broadcast: self._collectives.join,
+            StartAllReduce: self._collectives.start,
+            Wait: self._collectives.wait,
             Evaluate: self._evaluate,
             Save: self._save,
             Export: self._export,

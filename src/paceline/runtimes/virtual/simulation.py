@@ -51,7 +51,7 @@ class Simulation:
 
     A run that is repeated says who its ``initial_workers`` were, by which ``transport`` messages travel, and how a
     worker's ``program`` is made of its session. Unless ``coding`` is given, a codec takes the time that the cluster
-    states.
+    states. A run that is simulated from later on begins after ``begun`` steps.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class Simulation:
         transport: str = "",
         program: Callable[[Session], Program] = Session.program,
         coding: CodecCosts | None = None,
+        begun: int = 0,
     ) -> None:
         self.prepared, self.cluster, self.costs, self.gradients = prepared, cluster, costs, gradients
         self.observer, self.recorder = observer or Observer(), recorder or SimulationRecorder()
@@ -84,7 +85,7 @@ class Simulation:
             partial(served_coding, coding, self.shape.layout, self.shape.dtype, prepared.servers)
         )
         self._name, self._transport = name or self.shape.name, transport or str(cluster)
-        self._program = program
+        self._program, self._begun = program, begun
         if server_groups is not None:
             self.topology = Topology(cluster, by_group=True)
         else:
@@ -123,7 +124,9 @@ class Simulation:
             replica = Replica(self._job, shards, rank, self.prepared.settings.seed, CPU)
             tensors = replica.flat.params, replica.flat.grad, replica.buffers
             learning_rate = replica.learning_rate
-        me = Worker(rank, len(self.topology.workers), *tensors, servers=self.prepared.servers)
+        me = Worker(
+            rank, len(self.topology.workers), *tensors, clock=self._begun, servers=self.prepared.servers
+        )
         compressor = None
         if self._job and self.prepared.compresses and me.workers > 1 and not self.prepared.servers:
             compressor = Compressor(
@@ -136,7 +139,7 @@ class Simulation:
         session = Session(
             prepared=self.prepared,
             me=me,
-            position=Position(),
+            position=Position(progress=self._begun, last_sync=self._begun),
             learning_rate=learning_rate,
             report=self._report,
         )

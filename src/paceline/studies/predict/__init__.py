@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from paceline import __version__
+from paceline.strategies import build_strategy
 from paceline.studies.predict.codecs import compare_codecs
 from paceline.studies.predict.findings import Finder, find_remedies
 from paceline.studies.predict.interval import FOREIGN, guessed_share, longest
@@ -52,7 +53,8 @@ def price_request(
     for strategy in model.strategies:
         rows = tuple(model.row(strategy, workers) for workers in model.workers)
         findings = None if paleo else Finder(model, strategy, remedies or ()).findings()
-        series.append(StrategyPrediction(strategy=strategy, rows=rows, findings=findings))
+        settled = build_strategy(strategy).settled
+        series.append(StrategyPrediction(strategy=strategy, rows=rows, findings=findings, settled=settled))
     unmeasured = model.cost(model.largest_share(model.workers[0])).unmeasured
     basis, share = model.basis, guessed_share(unmeasured)
     if share >= LEAST_SHARE:

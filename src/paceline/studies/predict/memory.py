@@ -97,17 +97,19 @@ def _vector_bytes(trace: Trace) -> int:
 
 
 def _exchange_bytes(setup: Setup, vector: float, *, copied: bool) -> float:
-    """Copies of what is sent: what a codec makes; between CPUs of several hosts one of the vector, with servers two.
+    """What a strategy keeps, and copies of what is sent: what a codec makes; between CPUs of several hosts one of the
+    vector, with servers two.
 
     Workers of one host, and GPUs, sum in place.
     """
     served, workers = setup.program.served, setup.cluster.workers
+    kept = 0.0 if served else setup.pattern.kept * setup.shape.size * setup.shape.dtype.itemsize
     if workers == 1 and not served:
-        return 0.0
+        return kept
     copies = (2 if served else 1) if copied and setup.cluster.host_count > 1 else 0
     if served and setup.coding.compresses:  # which are short
         copies = 0
-    return _coding_bytes(setup) + copies * vector
+    return _coding_bytes(setup) + copies * vector + kept
 
 
 def _coding_bytes(setup: Setup) -> float:

@@ -17,14 +17,18 @@ from paceline.strategies.effects import (
     Program,
     Receive,
     Send,
+    StartAllReduce,
+    Wait,
 )
 from paceline.strategies.messages import Join, Push
 
 FIRST = 32
+ELEMENTS = 2**16
+"""Of the vectors that programs are observed with: enough that every fragment has some."""
 LONGEST = 2**18
 
-StepExchanges = tuple[tuple[str, int], ...]
-"""What a worker exchanges in one step: kinds and sizes, empty for nothing."""
+StepExchanges = tuple[tuple[str, int, int | None], ...]
+"""What a worker exchanges in one step: kinds, sizes and offsets, empty for nothing."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +39,17 @@ class ExchangePattern:
     bucket: int | None
     """Bytes of the largest bucket; None where whole vectors are exchanged."""
     uniform: bool
+    overlaps: bool = False
+    """Whether workers go on while something is exchanged."""
+    kept: float = 0.0
+    """What a worker keeps for the strategy, in lengths of the flat vector."""
 
 
 def observe(strategy: Strategy, workers: int, seconds: float, name: str) -> ExchangePattern:
     """Run the worker's program of a few ranks, with steps of ``seconds`` seconds and exchanges that take no time."""
     sequence: list[StepExchanges] = []
-    steps = _exchanges(strategy, 0, workers, seconds, name)
+    me = _observed_worker(strategy, 0, workers)
+    steps = _exchanges(strategy, me, seconds, name)
     length = FIRST
     while (cycle := _cycle(sequence)) is None:
         if length > LONGEST:
@@ -52,15 +61,17 @@ def observe(strategy: Strategy, workers: int, seconds: float, name: str) -> Exch
             sequence.append(next(steps))
         length *= 2
     found = {kind for step in sequence[-cycle:] for kind in step}
-    buckets = [bucket for kind, bucket in found if kind == "mean"]
+    buckets = [bucket for kind, bucket, _ in found if kind == "mean"]
     others = [
-        _exchanges(strategy, rank, workers, seconds, name)
+        _exchanges(strategy, _observed_worker(strategy, rank, workers), seconds, name)
         for rank in {min(1, workers - 1), workers - 1} - {0}
     ]
     return ExchangePattern(
         cycle=cycle,
         bucket=max(buckets) if buckets and len(buckets) == len(found) else None,
         uniform=all(next(other) == step for other in others for step in sequence[: 2 * FIRST]),
+        overlaps=any(kind == "start" for kind, *_ in found),
+        kept=sum(one.numel() for one in me.state.values() if one.is_floating_point()) / ELEMENTS,
     )
 
 
@@ -87,38 +98,42 @@ def _cycle(sequence: Sequence[StepExchanges]) -> int | None:
     return None
 
 
-def _exchanges(
-    strategy: Strategy, rank: int, workers: int, seconds: float, name: str
-) -> Iterator[StepExchanges]:
+def _observed_worker(strategy: Strategy, rank: int, workers: int) -> Worker:
+    vectors = {"params": torch.zeros(ELEMENTS), "grad": torch.zeros(ELEMENTS), "buffers": torch.zeros(0)}
+    return Worker(rank=rank, workers=workers, clock=strategy.settled, **vectors)
+
+
+def _exchanges(strategy: Strategy, me: Worker, seconds: float, name: str) -> Iterator[StepExchanges]:
     """What each step of one worker exchanges; a step ends when the next gradient is asked for."""
-    vector = torch.zeros(8)
-    me = Worker(rank=rank, workers=workers, params=vector, grad=vector.clone(), buffers=torch.zeros(0))
     program: Program = strategy.worker(me)
-    found: list[tuple[str, int]] = []
-    since = 0
+    found: list[tuple[str, int, int | None]] = []
+    since, begun = 0, me.clock
     for effect in program:
         since += 1
-        if wrong := wrong_effect(effect, since, workers):
+        if wrong := wrong_effect(effect, since, me.workers):
             raise _wrong(name, wrong)
         match effect:
             case Gradient(reduce=reduce):
                 since = 0
-                if me.clock:
+                if me.clock > begun:
                     yield tuple(found)
                     found = []
                 me.samples, me.now = 1, me.now + seconds
                 me.samples_since_sync += 1
                 if reduce is not None:
-                    found.append(("mean", max(reduce.first_bucket, reduce.bucket)))
+                    found.append(("mean", max(reduce.first_bucket, reduce.bucket), None))
             case Apply() | Clock():
                 me.clock += 1
-            case AllReduce(tensor=tensor):
-                found.append(("all-reduce", tensor.numel()))
-                me.total_weight = float(workers)
-                if tensor is me.params:
+            case AllReduce(tensor=tensor, offset=offset):
+                kind = "start" if isinstance(effect, StartAllReduce) else "all-reduce"
+                found.append((kind, tensor.numel(), offset))
+                me.total_weight = float(me.workers)
+                if tensor is me.params or offset is not None:
                     me.samples_since_sync = 0
+            case Wait():
+                pass
             case Broadcast(tensor=tensor):
-                found.append(("broadcast", tensor.numel()))
+                found.append(("broadcast", tensor.numel(), None))
             case _:
                 raise _wrong(
                     name, f"asks for {effect!r}, which a worker without servers cannot do; add a server()"

@@ -190,6 +190,8 @@ class StrategyPrediction:
     strategy: str
     rows: tuple[PredictionRow, ...]
     findings: Findings | None = None
+    settled: int = 0
+    """Steps before those that are predicted: a strategy may begin otherwise than it goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)

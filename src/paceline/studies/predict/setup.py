@@ -73,19 +73,20 @@ class Setup:
         return StepTimes(step=self.cost.step, serve=stated.serve, aggregate=stated.aggregate)
 
     def prepared(self, workers: int, steps: int) -> Prepared[JobShape]:
-        """``steps`` steps of the strategy, with enough data that no epoch ends."""
+        """``steps`` steps of the strategy once it has settled, with enough data that no epoch ends."""
+        last = self.program.settled + steps
         settings = Settings(
             job=JobSpec(),
             strategy=self.strategy,
             batch_sizes=(self.cost.samples,) * workers,
-            iterations=steps,
+            iterations=last,
             seed=self.seed,
             evaluate=Cadence(0),
             checkpoint=Cadence(0),
             collective=self.collective,
             servers=self.servers,
         )
-        samples = sum(settings.batch_sizes) * (2 * steps + 1)
+        samples = sum(settings.batch_sizes) * (2 * last + 1)
         shape = replace(self.shape, ready=self.shape.ready or self.cost.ready, train_samples=samples)
         return replace(prepare_job(settings, shape, self.program), codec=self.coding.codec)
 

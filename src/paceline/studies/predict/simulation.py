@@ -13,6 +13,7 @@ from paceline.records.spans import StepBreakdown, StepRecord
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.simulate import execute, simulate
 from paceline.runtimes.virtual.simulation import Simulation
+from paceline.strategies.base import SyncPoint
 from paceline.studies.predict.prediction import Method, PredictedStep
 from paceline.studies.predict.setup import Setup
 
@@ -29,6 +30,8 @@ AGREE = 0.005
 """Fraction by which two spans of a run with servers may differ before a longer one is simulated."""
 LONG = 1_024
 """Steps of all workers together after which the later span of a run with servers is the answer, steady or not."""
+ADAPTED, ADAPTED_MOST = 64, 2**17
+"""First rounds of a run whose period adapts, and steps of all workers together after which it is taken to be steady."""
 VARYING = 4_096
 """Steps of all workers together, over the number of servers, of a run with servers in which workers vary."""
 
@@ -88,7 +91,9 @@ def by_events(setup: Setup) -> PredictedStep:
 
 
 def _simulated_step(setup: Setup, path: Method) -> PredictedStep:
-    return _steady_step(setup, path) if setup.program.served else mean_step(whole_cycles(setup, path))
+    if setup.program.served or not setup.program.regular:
+        return _steady_step(setup, path)
+    return mean_step(whole_cycles(setup, path))
 
 
 def _simulated(setup: Setup, steps: int, path: Method) -> WorkerSteps:
@@ -123,6 +128,7 @@ def _simulated(setup: Setup, steps: int, path: Method) -> WorkerSteps:
         recorder=samples,
         server_groups=servers,
         coding=setup.coding,
+        begun=setup.program.settled,
     )
     if path == "groups":
         execute(simulation)  # of fewer workers than the cluster has, which ``simulate`` refuses
@@ -152,17 +158,23 @@ def whole_cycles(setup: Setup, path: Method) -> WorkerSteps:
     if setup.jitter and path == "events":
         times = ceil(min(512, max(64, DRAWS // setup.cluster.workers)) / cycle)
     found = []
+    by_step = setup.program.sync_point is SyncPoint.EVERY_STEP
     for steps, many in _simulated(setup, cycle * (1 + times), path):
         ends = [place + 1 for place, one in enumerate(steps) if one.exchanged]
-        found.append((steps[ends[0] : ends[-1]] if len(ends) > 1 else steps[cycle:], many))
+        # By the clock, a round has not the same steps for all workers.
+        by_round = len(ends) > 1 and not by_step
+        found.append((steps[ends[0] : ends[-1]] if by_round else steps[cycle:], many))
     return found
 
 
 def _steady_step(setup: Setup, path: Method) -> PredictedStep:
-    """The mean step with servers: twice as many steps until two spans of the run are equally fast."""
-    bound, jitter = setup.program.staleness_bound, setup.jitter
+    """The mean step where none repeats another: twice as many until two spans of the run are equally fast."""
+    strategy, jitter = setup.program, setup.jitter
+    bound, long = strategy.staleness_bound, LONG
     workers = setup.cluster.workers if path == "events" else len(setup.paces)
     steps = SERVED * (1 + int(min(7, bound))) if bound not in (None, inf) else SERVED
+    if not strategy.regular:
+        steps, long = ADAPTED * setup.pattern.cycle, ADAPTED_MOST
     if jitter:
         steps = max(steps, VARYING // (workers * setup.servers))
     while True:
@@ -175,7 +187,7 @@ def _steady_step(setup: Setup, path: Method) -> PredictedStep:
         steps *= 2
         if before is None or later is None:
             continue
-        if abs(before.rate / later.rate - 1) <= AGREE or steps * workers > LONG:
+        if abs(before.rate / later.rate - 1) <= AGREE or steps * workers > long:
             return later
 
 

@@ -34,8 +34,9 @@ def acts_in_step(setup: Setup) -> bool:
         # What a server spends on each message depends on the order in which they arrive.
         return strategy.staleness_bound == 0 and not setup.times.serve and not setup.coding.compresses
     # Between averages by the clock, workers that vary take different numbers of steps.
-    steady = not setup.jitter or strategy.sync_point is SyncPoint.EVERY_STEP
-    return steady and setup.pattern.uniform
+    # So they do where they measure their own times, and a wait that is put off hides how much they vary.
+    by_step = strategy.sync_point is SyncPoint.EVERY_STEP and strategy.regular and not setup.pattern.overlaps
+    return (by_step or not setup.jitter) and setup.pattern.uniform
 
 
 def _without_events(setup: Setup) -> PredictedStep | None:

@@ -1,19 +1,23 @@
 """Reductions and broadcasts among live workers; with every mean travel its weights, and votes to stop."""
 
+from functools import partial
+from time import perf_counter
+
 import torch
 from torch import Tensor
 
-from paceline.codecs.exchanges import Reduction
+from paceline.codecs.exchanges import Reduction, Sum
 from paceline.collectives.traffic import broadcast_bytes
 from paceline.runtimes.compression import Compressor
 from paceline.runtimes.flat import CONTROL
+from paceline.runtimes.live.worker.background import ReductionThread, Exchanged
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.overlap import Overlap
 from paceline.runtimes.live.worker.recorder import StepRecorder
 from paceline.runtimes.live.worker.stopping import StopByVote
 from paceline.runtimes.replica import Replica
 from paceline.strategies.base import Worker
-from paceline.strategies.effects import AllReduce, Broadcast
+from paceline.strategies.effects import AllReduce, Broadcast, StartAllReduce, Wait
 
 WEIGHT, VOTE = 0, 1
 
@@ -32,6 +36,7 @@ class Reductions:
     ) -> None:
         self._me, self._replica, self._comm = me, replica, comm
         self._compressor, self._recorder, self._stop = compressor, recorder, stop
+        self._background = ReductionThread(me, replica, comm, recorder)
 
     def finish(self, overlap: Overlap) -> None:
         """Reduce what is left of a gradient whose buckets are reduced while backward runs."""
@@ -49,6 +54,8 @@ class Reductions:
             me.total_weight = effect.weight
         elif self._compressor and tensor is me.grad and effect.op == "sum":
             self._reduce(self._compressor.reduce_whole_gradient())
+        elif effect.offset is not None:
+            self._take_over(self._reduce_update(self._stop.vote(), effect, tensor))
         elif effect.op == "sum":
             self._sum(tensor)
         elif tensor is me.params or tensor is me.grad:
@@ -63,12 +70,71 @@ class Reductions:
                 self._read_control(storage)
                 tensor.div_(me.total_weight)
         else:
-            message = torch.cat((tensor.new_full((1,), effect.weight), tensor.reshape(-1) * effect.weight))
-            self._sum(message)
-            me.total_weight = message[0].item()
-            tensor.copy_(message[1:].view_as(tensor) / me.total_weight)
-        if tensor is me.params:
+            self._take_over(self._reduce_tensor(effect, tensor))
+        if tensor is me.params or effect.offset is not None:
             me.samples_since_sync = 0
+
+    @torch.no_grad()
+    def start(self, effect: StartAllReduce) -> None:
+        me = self._me
+        if self._comm.alone:
+            me.total_weight = effect.weight
+        elif effect.offset is None:
+            self._background.start(effect, self._reduce_tensor)
+        else:
+            self._background.start(effect, partial(self._reduce_update, self._stop.vote()))
+            me.samples_since_sync = 0
+
+    @property
+    def under_way(self) -> bool:
+        return self._background.under_way
+
+    def raise_failure(self) -> None:
+        self._background.raise_failure()
+
+    @torch.no_grad()
+    def wait(self, _: Wait | None = None) -> None:
+        """What is left of reductions that were started; the rest is hidden behind computing."""
+        for exchanged in self._background.wait():
+            self._take_over(exchanged)
+
+    def _take_over(self, exchanged: Exchanged) -> None:
+        self._me.total_weight = exchanged.total_weight
+        self._stop.count(exchanged.votes)
+        self._recorder.exchanged(exchanged.sent, exchanged.received)
+
+    def _reduce_update(self, vote: float, effect: AllReduce, update: Tensor) -> Exchanged:
+        """A difference of parameters: by the codec, if there is one, once a worker's share of the mean is known."""
+        assert effect.offset is not None
+        found = Exchanged(effect.weight)
+        if effect.op == "mean":
+            control = update.new_zeros(CONTROL)
+            control[WEIGHT], control[VOTE] = effect.weight, vote
+            self._comm.sum(control)
+            found.sent, found.received = self._comm.traffic(control)
+            found.total_weight, found.votes = control[: VOTE + 1].tolist()
+            found.begun = perf_counter()
+            update.mul_(effect.weight / found.total_weight)
+        compressor = self._compressor
+        program = compressor.reduce_update(update, effect.offset) if compressor else _summed(update)
+        sent, received = self._comm.reduce(program)
+        found.sent, found.received = found.sent + sent, found.received + received
+        return found
+
+    def _reduce_tensor(self, effect: AllReduce, tensor: Tensor) -> Exchanged:
+        """What is sent as it is, with its weight in front where it is a mean."""
+        message = tensor.to(self._replica.device)
+        if effect.op == "mean":
+            weight = message.new_full((1,), effect.weight)
+            message = torch.cat((weight, message.reshape(-1) * effect.weight))
+        self._comm.sum(message)
+        found = Exchanged(effect.weight, 0.0, *self._comm.traffic(message))
+        if effect.op == "mean":
+            found.total_weight = message[0].item()
+            message = message[1:].view_as(tensor) / found.total_weight
+        if message is not tensor:
+            tensor.copy_(message)
+        return found
 
     def broadcast(self, effect: Broadcast) -> None:
         comm, tensor = self._comm, effect.tensor
@@ -107,3 +173,7 @@ class Reductions:
         if there is not tensor:
             tensor.copy_(there)
         self._recorder.exchanged(*self._comm.traffic(there))
+
+
+def _summed(vector: Tensor) -> Reduction:
+    yield Sum(vector)

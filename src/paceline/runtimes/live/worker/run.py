@@ -188,6 +188,8 @@ class WorkerRun(StepHooks):
             effects.Send: self._send,
             effects.Receive: self._receive,
             effects.AllReduce: self._reductions.all_reduce,
+            effects.StartAllReduce: self._reductions.start,
+            effects.Wait: self._wait,
             effects.Broadcast: self._reductions.broadcast,
             Evaluate: self._evaluate,
             Save: self._save,
@@ -222,12 +224,21 @@ class WorkerRun(StepHooks):
 
     def _write_records(self) -> None:
         self.recorder.close(self.me.clock)
+        self._reductions.wait()  # before workers compare their records: collectives have one order
         self.recorder.settle()
+
+    def _wait(self, _: effects.Wait) -> None:
+        """Nothing is under way then, on any worker, so that records may be compared."""
+        self._reductions.wait()
+        self.recorder.pace(self.position.progress)
 
     def _gradient(self, effect: effects.Gradient) -> None:
         me, replica, recorder = self.me, self.replica, self.recorder
         recorder.close(me.clock)
-        recorder.pace(self.position.progress)
+        if self._reductions.under_way:
+            self._reductions.raise_failure()
+        else:
+            recorder.pace(self.position.progress)
         if self._share_buffers:
             self._reductions.broadcast(effects.Broadcast(me.buffers))
         me.samples = replica.shards.size(me.rank, me.clock)
