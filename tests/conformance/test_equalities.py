@@ -263,7 +263,9 @@ def test_three_live_workers_are_three_virtual_ones(spec, run):
 
 # A run with servers: tests/served, where it resumes after the death of one.
 # Epoch 1 ends after step 23, and an average that was started after step 21 is taken over after step 24.
-@pytest.mark.parametrize("spec", ["all-reduce", "local-sgd:period=5", "diloco:period=6,overlap=3,fragments=2"])
+@pytest.mark.parametrize(
+    "spec", ["all-reduce", "local-sgd:period=5", "diloco:period=6,overlap=3,fragments=2"]
+)
 def test_a_resumed_run_is_the_run_that_never_stopped(spec, run, tmp_path):
     through = run("train", "--strategy", spec, "--epochs", "2")
     first = run_json("train", "--strategy", spec, "--epochs", "1", cwd=tmp_path)

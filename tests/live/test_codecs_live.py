@@ -219,7 +219,17 @@ def simulated(settings: Settings, *, gradients: bool) -> tuple[Simulation, KeptS
     return simulation, kept
 
 
-IN_BOTH = [*GRADIENTS, *DIFFERENCES, *LATE, "post-sign", "local-threshold", "own-mean", "own-sum", "leftover", "wide"]
+IN_BOTH = [
+    *GRADIENTS,
+    *DIFFERENCES,
+    *LATE,
+    "post-sign",
+    "local-threshold",
+    "own-mean",
+    "own-sum",
+    "leftover",
+    "wide",
+]
 
 
 @pytest.mark.parametrize("name", IN_BOTH)

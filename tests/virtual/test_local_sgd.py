@@ -63,7 +63,8 @@ def test_diloco_is_the_loop_that_its_paper_writes() -> None:
 
 
 def test_diloco_has_the_defaults_of_its_paper() -> None:
-    assert build_strategy("diloco") == build_strategy("diloco:period=500,outer=nesterov,outer_lr=0.7,outer_momentum=0.9")
+    spelled = build_strategy("diloco:period=500,outer=nesterov,outer_lr=0.7,outer_momentum=0.9")
+    assert build_strategy("diloco") == spelled
     assert build_strategy("local-sgd:outer=nesterov")._optimizer == build_strategy("diloco")._optimizer
 
 
@@ -98,7 +99,11 @@ def test_an_overlap_hides_the_exchange_and_waits_for_what_is_left_of_it() -> Non
 def test_time_and_bytes_do_not_depend_on_whether_gradients_are_computed() -> None:
     job, cluster = make_job(), make_cluster(3, bandwidth=1e3)
     for codec in ("identity", "int8", "top-k"):
-        settings = {"strategy_name": "diloco:period=6,overlap=3,fragments=2", "codec": codec, "iterations": 14}
+        settings = {
+            "strategy_name": "diloco:period=6,overlap=3,fragments=2",
+            "codec": codec,
+            "iterations": 14,
+        }
         computed = with_gradients(job, cluster, **settings)[0]
         timed = time_only(cluster, JobShape.of(job), **settings)[0]
         assert computed.totals[1].sent == timed.totals[1].sent > 0
@@ -154,7 +159,9 @@ def test_what_gradients_left_out_is_dropped_when_differences_of_parameters_follo
     codec = "top-k:ratio=0.02"
     synchronous = trained("post-local:switch=12,period=4", codec=codec, iterations=12)
     after = trained("post-local:switch=12,period=4", codec=codec, iterations=16)
-    assert distance(after, synchronous) < 3 * distance(trained(AVERAGE, iterations=4), trained(AVERAGE, iterations=1))
+    assert distance(after, synchronous) < 3 * distance(
+        trained(AVERAGE, iterations=4), trained(AVERAGE, iterations=1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,7 +172,10 @@ def test_what_gradients_left_out_is_dropped_when_differences_of_parameters_follo
         ("local-sgd:period=1s,fragments=2", "fragments=2 counts steps"),
         ("local-sgd:period=1s,growth=2,longest=9", "growth=2 counts steps"),
         ("local-sgd:period=1s,comm=5%", "comm=5% counts steps, and period=1s is a time"),
-        ("local-sgd:comm=5%,overlap=2", "comm=5% finds the period as it goes, and overlap=2 needs one that is known"),
+        (
+            "local-sgd:comm=5%,overlap=2",
+            "comm=5% finds the period as it goes, and overlap=2 needs one that is known",
+        ),
         ("local-sgd:comm=5%,growth=2,longest=99", "and growth=2 needs one that is known"),
         ("local-sgd:growth=2", "growth=2 and longest=None go together"),
         ("local-sgd:longest=20", "go together"),

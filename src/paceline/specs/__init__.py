@@ -150,8 +150,9 @@ def list_command(kind: str) -> str:
 
 
 def show(name: str, thing: Any) -> str:
-    """The spec that would make ``thing`` again, every setting named."""
-    return _join(name, {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)})
+    """The spec that would make ``thing`` again, every setting named but those that have no value."""
+    settings = {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
+    return _join(name, {key: value for key, value in settings.items() if value is not None})
 
 
 def shorten(text: str, table: Table) -> str:

@@ -20,7 +20,7 @@ from paceline.strategies.effects import (
     Wait,
 )
 from paceline.strategies.outer import OuterOptimizer
-from paceline.strategies.rounds import Rounds
+from paceline.strategies.rounds import RoundSchedule
 from paceline.units import Period, Share
 
 GROWTH = Range(
@@ -126,9 +126,9 @@ class LocalSGD(Strategy):
         return not self.comm
 
     @cached_property
-    def _rounds(self) -> Rounds:
+    def _rounds(self) -> RoundSchedule:
         steps = self.period.steps
-        return Rounds(
+        return RoundSchedule(
             first=steps,
             growth=self.growth,
             longest=self.longest or steps,

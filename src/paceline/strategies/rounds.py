@@ -10,7 +10,7 @@ from itertools import accumulate
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rounds:
+class RoundSchedule:
     """Rounds of steps, each ``growth`` times as long as the one before until they are the longest.
 
     In each round every fragment is averaged once, at even distances; the last one when the round ends.

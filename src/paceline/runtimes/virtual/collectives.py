@@ -127,7 +127,7 @@ class VirtualCollectives:
         transfers = self._coded and self._coded.whole(parts[0].node, effect)
         if self._coded and transfers and effect.offset is not None:
             return self._coded.reduce(parts, transfers), sum(weights)
-        _reduce_exactly([part.values for part in parts], weights, effect)
+        _reduce_exactly([part.values for part in parts if part.values is not None], weights, effect)
         _, size, element, _ = _call(parts[0].node, effect)
         return self._plan(effect, size, element), sum(weights)
 

@@ -97,10 +97,10 @@ def _vector_bytes(trace: Trace) -> int:
 
 
 def _exchange_bytes(setup: Setup, vector: float, *, copied: bool) -> float:
-    """What a strategy keeps, and copies of what is sent: what a codec makes; between CPUs of several hosts one of the
-    vector, with servers two.
+    """What a strategy keeps, and copies of what is sent.
 
-    Workers of one host, and GPUs, sum in place.
+    A codec makes some. Between CPUs of several hosts there is one of the vector, with servers two; workers of one host,
+    and GPUs, sum in place.
     """
     served, workers = setup.program.served, setup.cluster.workers
     kept = 0.0 if served else setup.pattern.kept * setup.shape.size * setup.shape.dtype.itemsize

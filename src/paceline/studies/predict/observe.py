@@ -99,8 +99,8 @@ def _cycle(sequence: Sequence[StepExchanges]) -> int | None:
 
 
 def _observed_worker(strategy: Strategy, rank: int, workers: int) -> Worker:
-    vectors = {"params": torch.zeros(ELEMENTS), "grad": torch.zeros(ELEMENTS), "buffers": torch.zeros(0)}
-    return Worker(rank=rank, workers=workers, clock=strategy.settled, **vectors)
+    params, grad = torch.zeros(2, ELEMENTS)
+    return Worker(rank, workers, params, grad, buffers=torch.zeros(0), clock=strategy.settled)
 
 
 def _exchanges(strategy: Strategy, me: Worker, seconds: float, name: str) -> Iterator[StepExchanges]:

@@ -16,7 +16,7 @@ from paceline.strategies.effects import AllReduce
 
 
 @dataclass(slots=True)
-class Exchanged:
+class ReductionResult:
     """What an all-reduce of one worker came to besides its tensor; the sum of votes to stop is 0 where none travel."""
 
     total_weight: float
@@ -27,7 +27,7 @@ class Exchanged:
     """When all workers had joined, as far as is known."""
 
 
-Reduce = Callable[[AllReduce, Tensor], Exchanged]
+Reduce = Callable[[AllReduce, Tensor], ReductionResult]
 """Reduces a tensor in place as an effect asks for; called in another thread."""
 
 
@@ -38,7 +38,7 @@ class StartedReduction:
         self.effect, self.values = effect, effect.tensor.clone()
         self.begun, self.ended = perf_counter(), 0.0
         self.wait: PendingSum
-        self.exchanged = Exchanged(effect.weight)
+        self.exchanged = ReductionResult(effect.weight)
 
 
 class ReductionThread:
@@ -80,7 +80,7 @@ class ReductionThread:
             for one in self._pending:
                 one.wait()
 
-    def wait(self) -> list[Exchanged]:
+    def wait(self) -> list[ReductionResult]:
         """Wait for all, and write their results into their tensors."""
         arrived, found = perf_counter(), []
         for one in self._pending:
@@ -96,7 +96,7 @@ class ReductionThread:
         device = self._replica.device
         if device.type != "cuda":
             return task
-        stream = torch.cuda.Stream(device)
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(device))
 
         def beside() -> None:

@@ -10,7 +10,7 @@ from paceline.codecs.exchanges import Reduction, Sum
 from paceline.collectives.traffic import broadcast_bytes
 from paceline.runtimes.compression import Compressor
 from paceline.runtimes.flat import CONTROL
-from paceline.runtimes.live.worker.background import ReductionThread, Exchanged
+from paceline.runtimes.live.worker.background import ReductionResult, ReductionThread
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.overlap import Overlap
 from paceline.runtimes.live.worker.recorder import StepRecorder
@@ -98,15 +98,15 @@ class Reductions:
         for exchanged in self._background.wait():
             self._take_over(exchanged)
 
-    def _take_over(self, exchanged: Exchanged) -> None:
+    def _take_over(self, exchanged: ReductionResult) -> None:
         self._me.total_weight = exchanged.total_weight
         self._stop.count(exchanged.votes)
         self._recorder.exchanged(exchanged.sent, exchanged.received)
 
-    def _reduce_update(self, vote: float, effect: AllReduce, update: Tensor) -> Exchanged:
+    def _reduce_update(self, vote: float, effect: AllReduce, update: Tensor) -> ReductionResult:
         """A difference of parameters: by the codec, if there is one, once a worker's share of the mean is known."""
         assert effect.offset is not None
-        found = Exchanged(effect.weight)
+        found = ReductionResult(effect.weight)
         if effect.op == "mean":
             control = update.new_zeros(CONTROL)
             control[WEIGHT], control[VOTE] = effect.weight, vote
@@ -121,14 +121,14 @@ class Reductions:
         found.sent, found.received = found.sent + sent, found.received + received
         return found
 
-    def _reduce_tensor(self, effect: AllReduce, tensor: Tensor) -> Exchanged:
+    def _reduce_tensor(self, effect: AllReduce, tensor: Tensor) -> ReductionResult:
         """What is sent as it is, with its weight in front where it is a mean."""
         message = tensor.to(self._replica.device)
         if effect.op == "mean":
             weight = message.new_full((1,), effect.weight)
             message = torch.cat((weight, message.reshape(-1) * effect.weight))
         self._comm.sum(message)
-        found = Exchanged(effect.weight, 0.0, *self._comm.traffic(message))
+        found = ReductionResult(effect.weight, 0.0, *self._comm.traffic(message))
         if effect.op == "mean":
             found.total_weight = message[0].item()
             message = message[1:].view_as(tensor) / found.total_weight
