@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 STRATEGIES: Mapping[str, str] = {
     "all-reduce": "paceline.strategies.all_reduce:AllReduceSGD",
     "async": "paceline.strategies.parameter_server:Asynchronous",
+    "fedavg": "paceline.strategies.federated:FederatedAveraging",
     "local-sgd": "paceline.strategies.local_sgd:LocalSGD",
     "ps": "paceline.strategies.parameter_server:Synchronous",
     "ssp": "paceline.strategies.parameter_server:StaleSynchronous",

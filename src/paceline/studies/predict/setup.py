@@ -8,6 +8,7 @@ from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
 from paceline.collectives import NATIVE
 from paceline.costs.coding import UNCODED, CodecCosts
 from paceline.costs.device import StepCost
+from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.prepare import Prepared, prepare_job
 from paceline.runtimes.settings import Cadence, Settings
@@ -36,6 +37,8 @@ class Setup:
     updating: float = 1.0
     """How many times as long servers take for their updates."""
     seed: int = 1
+    samples: int | None = None
+    """Of the training data; None: not known, which only matters where the strategy divides them among clients."""
 
     @cached_property
     def program(self) -> Strategy:
@@ -68,12 +71,25 @@ class Setup:
         return tuple(host.device.speed / self.cluster.slowdown(host) for host in hosts)
 
     @property
+    def has_clients(self) -> bool:
+        """Whether workers train clients, which differ in size: then none can stand for another."""
+        return self.program.partition(self.cluster.workers).clients > 0
+
+    def _known_samples(self) -> int:
+        if self.samples is None:
+            raise UsageError(
+                f"strategy {self.strategy!r} divides the training data among clients, and how many samples there are is "
+                "not known; give epochs and samples, or a job"
+            )
+        return self.samples
+
+    @property
     def times(self) -> StepTimes:
         stated = self.cluster.times
         return StepTimes(step=self.cost.step, serve=stated.serve, aggregate=stated.aggregate)
 
     def prepared(self, workers: int, steps: int) -> Prepared[JobShape]:
-        """``steps`` steps of the strategy, with enough data that no epoch ends."""
+        """``steps`` steps of the strategy, with enough data that no epoch ends, or the clients' own."""
         settings = Settings(
             job=JobSpec(),
             strategy=self.strategy,
@@ -86,6 +102,8 @@ class Setup:
             servers=self.servers,
         )
         samples = sum(settings.batch_sizes) * (2 * steps + 1)
+        if self.has_clients:
+            samples = self._known_samples()
         shape = replace(self.shape, ready=self.shape.ready or self.cost.ready, train_samples=samples)
         return replace(prepare_job(settings, shape, self.program), codec=self.coding.codec)
 

@@ -27,6 +27,8 @@ SERVED = 16
 """Steps with which a run with servers begins, times 1 + its staleness bound: a fast worker reaches it after a while."""
 AGREE = 0.005
 """Fraction by which two spans of a run with servers may differ before a longer one is simulated."""
+ENOUGH_ROUNDS = 16
+"""From which a mean is taken where rounds differ."""
 LONG = 1_024
 """Steps of all workers together after which the later span of a run with servers is the answer, steady or not."""
 VARYING = 4_096
@@ -88,7 +90,9 @@ def by_events(setup: Setup) -> PredictedStep:
 
 
 def _simulated_step(setup: Setup, path: Method) -> PredictedStep:
-    return _steady_step(setup, path) if setup.program.served else mean_step(whole_cycles(setup, path))
+    if setup.program.served:
+        return _steady_step(setup, path)
+    return mean_step(whole_cycles(setup, path) if setup.program.regular else _whole_rounds(setup, path))
 
 
 def _simulated(setup: Setup, steps: int, path: Method) -> WorkerSteps:
@@ -156,6 +160,20 @@ def whole_cycles(setup: Setup, path: Method) -> WorkerSteps:
         ends = [place + 1 for place, one in enumerate(steps) if one.exchanged]
         found.append((steps[ends[0] : ends[-1]] if len(ends) > 1 else steps[cycle:], many))
     return found
+
+
+def _whole_rounds(setup: Setup, path: Method) -> WorkerSteps:
+    """Rounds after the first one, of different lengths: twice as many steps until there are enough for a mean."""
+    steps = SERVED
+    while True:
+        found, fewest = [], MOST
+        for taken, many in _simulated(setup, steps, path):
+            ends = [place + 1 for place, one in enumerate(taken) if one.exchanged]
+            found.append((taken[ends[0] : ends[-1]] if ends else taken, many))
+            fewest = min(fewest, len(ends) - 1)
+        steps *= 2
+        if fewest >= ENOUGH_ROUNDS or (fewest > 0 and sum(len(taken) for taken, _ in found) > DRAWS):
+            return found
 
 
 def _steady_step(setup: Setup, path: Method) -> PredictedStep:
