@@ -3,7 +3,7 @@
 Every run is ``paceline simulate`` with true gradients on as many samples as every other. Clients have mixes of labels
 that are drawn from a Dirichlet distribution: alike (alpha 100) or unlike (alpha 0.1). Which clients are drawn moves the
 model from round to round, so that a run's accuracy is the mean over its last evaluations. Exit code 3 where unlike
-clients do not cost accuracy, or where FedProx or server momentum do not give some of it back, on average over the seeds.
+clients do not cost accuracy, or where FedProx or server momentum does not give some of it back, on average over seeds.
 """
 
 import argparse
@@ -31,7 +31,16 @@ def train(case: tuple[str, int, argparse.Namespace]) -> list[float]:
     """Test accuracy after each epoch, in percent."""
     settings, seed, options = case
     spec = f"fedavg:clients={CLIENTS},sample={SAMPLE},epochs={options.local},{settings}"
-    words = ["--data", "fashion-mnist", "--model", "cnn", "--optimizer", options.optimizer, "--strategy", spec]
+    words = [
+        "--data",
+        "fashion-mnist",
+        "--model",
+        "cnn",
+        "--optimizer",
+        options.optimizer,
+        "--strategy",
+        spec,
+    ]
     words += ["--workers", str(WORKERS), "--batch-size", str(BATCH), "--epochs", str(options.epochs)]
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "paceline", "simulate", *words, "--seed", str(seed)]
@@ -84,7 +93,9 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--local", type=int, default=LOCAL, help="local epochs of a client in a round")
     parser.add_argument("--optimizer", default=OPTIMIZER)
-    parser.add_argument("--case", action="append", help="settings of the strategy; may be repeated; all by default")
+    parser.add_argument(
+        "--case", action="append", help="settings of the strategy; may be repeated; all by default"
+    )
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

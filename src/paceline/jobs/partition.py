@@ -82,9 +82,7 @@ class Clients:
         """Samples of each client."""
         many, uneven = self.partition.clients, self.partition.uneven
         if not uneven:
-            return tuple(
-                self.samples * (one + 1) // many - self.samples * one // many for one in range(many)
-            )
+            return tuple(self.samples * (one + 1) // many - self.samples * one // many for one in range(many))
         logs = uneven * self._generator(_SIZES).standard_normal(many)
         weights = np.exp(logs - logs.max())
         shares = (self.samples - many) * weights / weights.sum()

@@ -142,11 +142,6 @@ class Strategy(Protocol):
     def most_workers(self) -> float:
         return inf
 
-    @property
-    def regular(self) -> bool:
-        """Whether what is exchanged repeats after some steps, whatever these take; else prediction simulates longer."""
-        return True
-
     def partition(self, workers: int) -> Partition:  # noqa: ARG002
         """How the training data is divided among clients, with so many workers; by default it is not."""
         return UNDIVIDED

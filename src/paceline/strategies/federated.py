@@ -1,4 +1,4 @@
-"""Federated averaging: workers stand for the clients that are drawn for a round, and average what these have learned."""
+"""Federated averaging: workers stand for the clients that are drawn for a round, and average what these have learnt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,7 +49,6 @@ class FederatedAveraging(Strategy):
     dropout: Fraction = 0.0
     """Probability that a client drops out of its round: its time is spent, its update lost; one always stays."""
     sync_point = SyncPoint.AFTER_ROUND
-    regular = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -240,7 +240,8 @@ class PacelineModel:
         """``jitter`` is as requested or described, unless it is given."""
         program, cost = build_strategy(strategy), self.cost(self.largest_share(workers))
         apart = cost.step.compute
-        if self.profile is not None and not program.served and program.regular:  # only a measured machine depends on it
+        repeats = not program.served and not program.partition(workers).clients
+        if self.profile is not None and repeats:  # only a measured machine depends on it
             apart *= observe(program, 2, apart, strategy).cycle
         cluster = self.deployment.layout(workers, program.served, apart)
         cluster = cluster.map_hosts(lambda host: replace(host, device=self.at_its_speed(host.device)))

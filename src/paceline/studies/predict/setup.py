@@ -62,6 +62,8 @@ class Setup:
 
     @cached_property
     def pattern(self) -> ExchangePattern:
+        if self.has_clients:  # nothing repeats, and no two workers are alike
+            return ExchangePattern(cycle=1, bucket=None, uniform=False)
         alone = self.cost.step.compute / max(self.paces)
         return observe(self.program, self.cluster.workers, alone, self.strategy)
 
@@ -78,8 +80,8 @@ class Setup:
     def _known_samples(self) -> int:
         if self.samples is None:
             raise UsageError(
-                f"strategy {self.strategy!r} divides the training data among clients, and how many samples there are is "
-                "not known; give epochs and samples, or a job"
+                f"strategy {self.strategy!r} divides the training data among clients, and how many samples there are "
+                "is not known; give epochs and samples, or a job"
             )
         return self.samples
 

@@ -90,9 +90,9 @@ def by_events(setup: Setup) -> PredictedStep:
 
 
 def _simulated_step(setup: Setup, path: Method) -> PredictedStep:
-    if setup.program.served:
-        return _steady_step(setup, path)
-    return mean_step(whole_cycles(setup, path) if setup.program.regular else _whole_rounds(setup, path))
+    if setup.has_clients:
+        return mean_step(_whole_rounds(setup, path))
+    return _steady_step(setup, path) if setup.program.served else mean_step(whole_cycles(setup, path))
 
 
 def _simulated(setup: Setup, steps: int, path: Method) -> WorkerSteps:

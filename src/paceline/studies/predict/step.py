@@ -35,7 +35,7 @@ def acts_in_step(setup: Setup) -> bool:
         return strategy.staleness_bound == 0 and not setup.times.serve and not setup.coding.compresses
     # Between averages by the clock, workers that vary take different numbers of steps.
     steady = not setup.jitter or strategy.sync_point is SyncPoint.EVERY_STEP
-    return steady and strategy.regular and setup.pattern.uniform
+    return steady and setup.pattern.uniform
 
 
 def _without_events(setup: Setup) -> PredictedStep | None:
@@ -91,7 +91,7 @@ def find_bounds(setup: Setup) -> StepBounds:
 
 
 def quick_seconds(setup: Setup) -> float:
-    """Of a step, where it is compared with another one: without simulating every worker, unless none can stand for others."""
+    """Of a step, where it is compared with another one: without simulating every worker, unless all of them differ."""
     if setup.has_clients:
         return by_events(replace(setup, jitter=0.0)).seconds
     return (_without_events(setup) or by_groups(replace(setup, jitter=0.0))).seconds

@@ -271,7 +271,9 @@ class WorkerRun(StepHooks):
         by_step = self.prepared.strategy.sync_point is SyncPoint.EVERY_STEP
         progress = me.clock if by_step else self.position.progress
         clients = me.clients.sizes  # where there are some, the others' mini-batches are not known here
-        self._stepped(progress, me.samples * me.workers if clients else self.replica.shards.total(me.clock - 1))
+        self._stepped(
+            progress, me.samples * me.workers if clients else self.replica.shards.total(me.clock - 1)
+        )
 
     def _clock(self, _: effects.Clock) -> None:
         me = self.me
