@@ -15,12 +15,13 @@ import time
 
 MOST_SECONDS, MOST_BYTES = 60.0, 2e9
 ROUNDS = 100
+"""At least. A client of the digits has one or two samples, so each worker takes one step a round."""
 
 
 def measure(options: argparse.Namespace) -> dict[str, float]:
     spec = f"fedavg:clients={options.clients},sample={options.sample}{options.more}"
     words = ["--strategy", spec, "--model", options.model, "--workers", str(options.workers)]
-    words += ["--epochs", str(options.epochs), "--json"]
+    words += ["--iterations", str(options.iterations), "--json"]
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "paceline", "simulate", *words, "--runs", folder]
         begun = time.perf_counter()
@@ -36,8 +37,7 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
     return {
         "seconds": seconds,
         "bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
-        "rounds": summary["samples"] / summary["epochs"] * options.epochs / options.sample * options.clients,
-        "steps": sum(one["steps"] for one in summary["totals"]),
+        "rounds": summary["totals"][0]["steps"],
         "accuracy": summary["final"]["accuracy"],
     }
 
@@ -47,22 +47,23 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--sample", type=int, default=10)
     parser.add_argument("--workers", type=int, default=10)
-    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--iterations", type=int, default=150, help="of one sample a worker: 1.04 epochs")
     parser.add_argument("--model", default="mlp")
     parser.add_argument("--more", default="", help="further settings of the strategy, such as ',alpha=0.1'")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     found = measure(options)
-    met = found["seconds"] <= MOST_SECONDS and found["bytes"] <= MOST_BYTES
+    in_time = found["seconds"] <= MOST_SECONDS and found["bytes"] <= MOST_BYTES
+    met = in_time and found["rounds"] >= ROUNDS
     if options.json:
-        limits = {"seconds": MOST_SECONDS, "bytes": MOST_BYTES}
+        limits = {"seconds": MOST_SECONDS, "bytes": MOST_BYTES, "rounds": ROUNDS}
         print(json.dumps({"schema": 1, "settings": vars(options), "limits": limits, **found, "met": met}))
     else:
         print(
             f"digits, {options.model}, {options.clients:,} clients, rounds of {options.sample} on {options.workers} "
-            f"virtual workers, {options.epochs} epochs"
+            "virtual workers"
         )
-        print(f"{found['steps']:,} steps, accuracy {found['accuracy']:.3f}")
+        print(f"rounds       {found['rounds']:8,}       at least {ROUNDS}, accuracy {found['accuracy']:.3f}")
         print(f"wall time    {found['seconds']:8.1f} s     at most {MOST_SECONDS:g} s")
         print(f"peak memory  {found['bytes'] / 1e6:8.0f} MB    at most {MOST_BYTES / 1e6:g} MB")
     return 0 if met else 3

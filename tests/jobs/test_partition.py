@@ -143,5 +143,10 @@ def test_labels_come_from_targets_and_are_asked_for_by_a_sentence() -> None:
     heights = TensorData(torch.zeros(3, 2), torch.tensor([0.1, 0.2, 0.3]))
     with pytest.raises(UsageError, match=r"float32 of shape \[3\].*one whole number for each sample"):
         labels_of(heights, "heights", 0.1)
+    squares.targets = ["cat", "dog", "cat", "dog"]
+    with pytest.raises(
+        UsageError, match=r"targets of job 'mine' are a list of 4; they must be one whole number"
+    ):
+        labels_of(DatasetData(squares), "mine", 0.1)
     drawn = DrawnData(2, (1,), lambda: pytest.fail("data was drawn to see whether it has labels"))
     check_labels(drawn, "synthetic", 0.1)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from paceline.errors import UsageError
+from paceline.jobs.batches import describe
 from paceline.jobs.data import IN_MEMORY
 from paceline.jobs.job import Data
 from paceline.jobs.sharding import mix_seed, permutation
@@ -174,10 +175,16 @@ def check_labels(data: Data, job: str, alpha: float) -> None:
 
 def labels_of(data: Data, job: str, alpha: float) -> Tensor:
     """One whole number for each sample."""
-    labels = torch.as_tensor(data.targets)  # type: ignore[attr-defined]
-    if labels.shape != (len(data),) or labels.is_floating_point():
-        raise UsageError(
-            f"alpha={alpha:g} divides samples by their labels, and the targets of job {job!r} are {labels.dtype} of "
-            f"shape {list(labels.shape)}; they must be one whole number for each sample, or leave alpha out"
-        )
-    return labels
+    targets = data.targets  # type: ignore[attr-defined]
+    try:
+        labels = torch.as_tensor(targets)
+    except (TypeError, ValueError, RuntimeError):
+        found = describe(targets)
+    else:
+        if labels.shape == (len(data),) and not labels.is_floating_point():
+            return labels
+        found = f"{labels.dtype} of shape {list(labels.shape)}"
+    raise UsageError(
+        f"alpha={alpha:g} divides samples by their labels, and the targets of job {job!r} are {found}; they must be one "
+        "whole number for each sample, or leave alpha out"
+    )

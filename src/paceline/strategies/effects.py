@@ -38,7 +38,10 @@ class Gradient:
     """A mini-batch of a client, where the strategy divides the data; None is the worker's own next one."""
 
     def __post_init__(self) -> None:
-        assert self.reduce is None or self.batch is None, "clients take different numbers of steps"
+        if self.reduce is not None and self.batch is not None:
+            raise ValueError(
+                "a client's gradient cannot be reduced: workers take different numbers of steps in a round"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from math import ceil, inf
 from typing import NamedTuple
 
@@ -163,17 +164,27 @@ def whole_cycles(setup: Setup, path: Method) -> WorkerSteps:
 
 
 def _whole_rounds(setup: Setup, path: Method) -> WorkerSteps:
-    """Rounds after the first one, of different lengths: twice as many steps until there are enough for a mean."""
-    steps = SERVED
+    """Rounds after the first one: two where they are alike, else as many as a mean needs; twice as many steps until then.
+
+    One worker alone exchanges nothing, and has no rounds.
+    """
+    steps = SERVED if setup.cluster.workers > 1 else LONG
     while True:
-        found, fewest = [], MOST
+        found, ends = [], [0]
         for taken, many in _simulated(setup, steps, path):
-            ends = [place + 1 for place, one in enumerate(taken) if one.exchanged]
-            found.append((taken[ends[0] : ends[-1]] if ends else taken, many))
-            fewest = min(fewest, len(ends) - 1)
-        steps *= 2
-        if fewest >= ENOUGH_ROUNDS or (fewest > 0 and sum(len(taken) for taken, _ in found) > DRAWS):
+            ends = [place + 1 for place, one in enumerate(taken) if one.exchanged] or [0]
+            found.append((taken[ends[0] : ends[-1]] or taken, many))
+        rounds, lengths = len(ends) - 1, _round_lengths(taken, ends)
+        alike = rounds > 1 and max(lengths) <= min(lengths) * (1 + AGREE)
+        varied = rounds and sum(len(taken) for taken, _ in found) > VARYING
+        if alike or varied or rounds >= ENOUGH_ROUNDS or setup.cluster.workers == 1:
             return found
+        steps *= 2
+
+
+def _round_lengths(taken: Sequence[StepSample], ends: Sequence[int]) -> list[float]:
+    """Seconds from the end of each exchange of a worker to that of the next; these places follow the exchanges."""
+    return [taken[later - 1].end - taken[end - 1].end for end, later in pairwise(ends)]
 
 
 def _steady_step(setup: Setup, path: Method) -> PredictedStep:
