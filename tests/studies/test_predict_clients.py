@@ -45,7 +45,7 @@ def test_one_worker_and_bounds() -> None:
 
 
 def test_what_must_be_known_is_asked_for() -> None:
-    with pytest.raises(UsageError, match="divides the training data among clients.*give epochs and samples"):
+    with pytest.raises(UsageError, match=r"divides the training data among clients.*give epochs and samples"):
         predict_step(make_setup(2, "fedavg"))
     request = PredictRequest(
         model="mlp", device="v100", strategies=("fedavg:clients=9,sample=3",), workers=(2, 4)

@@ -185,6 +185,6 @@ def labels_of(data: Data, job: str, alpha: float) -> Tensor:
             return labels
         found = f"{labels.dtype} of shape {list(labels.shape)}"
     raise UsageError(
-        f"alpha={alpha:g} divides samples by their labels, and the targets of job {job!r} are {found}; they must be one "
-        "whole number for each sample, or leave alpha out"
+        f"alpha={alpha:g} divides samples by their labels, and the targets of job {job!r} are {found}; they must be "
+        "one whole number for each sample, or leave alpha out"
     )

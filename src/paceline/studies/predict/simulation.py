@@ -164,7 +164,7 @@ def whole_cycles(setup: Setup, path: Method) -> WorkerSteps:
 
 
 def _whole_rounds(setup: Setup, path: Method) -> WorkerSteps:
-    """Rounds after the first one: two where they are alike, else as many as a mean needs; twice as many steps until then.
+    """Rounds after the first one: two where they are alike, else as many as a mean needs; twice the steps until then.
 
     One worker alone exchanges nothing, and has no rounds.
     """
