@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from paceline.jobs.job import Data as Data
     from paceline.jobs.job import Job as Job
     from paceline.jobs.job import Traceable as Traceable
+    from paceline.jobs.partition import ClientBatch as ClientBatch
+    from paceline.jobs.partition import Partition as Partition
     from paceline.specs.ranges import at_least as at_least
     from paceline.strategies.base import Server as Server
     from paceline.strategies.base import Strategy as Strategy
@@ -51,6 +53,7 @@ _NAMES = {
     "jobs.data": "TensorData",
     "jobs.datasets": "Images",
     "jobs.job": "Data Job Traceable",
+    "jobs.partition": "ClientBatch Partition",
     "specs.ranges": "at_least",
     "strategies.base": "Server Strategy SyncPoint Worker",
     "strategies.effects": "AllReduce Apply Broadcast BucketedMean Clock Gradient Peer Program Receive Send "

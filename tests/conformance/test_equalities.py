@@ -24,7 +24,10 @@ SPECS = (
     "ps",
 )
 # A period of one step is all-reduce in virtual time, where more is compared; live, one period is enough.
-LIVE = tuple(spec for spec in SPECS if spec != "local-sgd:period=1")
+LIVE = (
+    *(spec for spec in SPECS if spec != "local-sgd:period=1"),
+    "fedavg:clients=12,sample=4,alpha=0.3,uneven=0.5,momentum=0.5,proximal=0.1,dropout=0.3",
+)
 SYNCHRONOUS = (
     "all-reduce",
     "all-reduce:bucket=20000,first-bucket=4000",
@@ -34,7 +37,13 @@ SYNCHRONOUS = (
 )
 """Strategies whose workers hold the same model after every step."""
 
-SIMULATED = ("ssp:staleness=0", "ssp:staleness=3", "async", "async:damped=true,scaled=false")
+SIMULATED = (
+    "ssp:staleness=0",
+    "ssp:staleness=3",
+    "async",
+    "async:damped=true,scaled=false",
+    "fedavg:epochs=2",  # a client's optimizer begins anew with each round, so this is one round
+)
 """More settings, whose rows are run in virtual time only."""
 
 AVERAGED = (
@@ -264,7 +273,13 @@ def test_three_live_workers_are_three_virtual_ones(spec, run):
 # A run with servers: tests/served, where it resumes after the death of one.
 # Epoch 1 ends after step 23, and an average that was started after step 21 is taken over after step 24.
 @pytest.mark.parametrize(
-    "spec", ["all-reduce", "local-sgd:period=5", "diloco:period=6,overlap=3,fragments=2"]
+    "spec",
+    [
+        "all-reduce",
+        "local-sgd:period=5",
+        "diloco:period=6,overlap=3,fragments=2",
+        "fedavg:clients=6,momentum=0.5",
+    ],
 )
 def test_a_resumed_run_is_the_run_that_never_stopped(spec, run, tmp_path):
     through = run("train", "--strategy", spec, "--epochs", "2")

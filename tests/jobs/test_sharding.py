@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.errors import UsageError
-from paceline.jobs.sharding import Shards, _mix, permutation, scoring_batches
+from paceline.jobs.sharding import Shards, mix_seed, permutation, scoring_batches
 
 
 @st.composite
@@ -83,7 +83,7 @@ def test_the_order_is_the_seeds_and_the_epochs_alone() -> None:
 
 
 def test_no_two_epochs_share_a_generator_seed() -> None:
-    assert len({_mix(1, epoch) for epoch in range(50_000)}) == 50_000
+    assert len({mix_seed(1, epoch) for epoch in range(50_000)}) == 50_000
 
 
 def test_drawing_leaves_the_global_random_stream_alone() -> None:

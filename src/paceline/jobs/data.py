@@ -52,6 +52,10 @@ class DrawnData:
     def take(self, indices: Tensor) -> Batch:
         return self._data.take(indices)
 
+    @property
+    def targets(self) -> Tensor:
+        return self._data.targets
+
 
 IN_MEMORY = (TensorData, DrawnData)
 """Data whose batches draw no random numbers."""
@@ -65,6 +69,11 @@ class DatasetData:
 
     def __len__(self) -> int:
         return len(self.dataset)
+
+    @property
+    def targets(self) -> Any:
+        """The label of each sample, where the data set has them under the name that torchvision gives them."""
+        return self.dataset.targets
 
     def take(self, indices: Tensor) -> Batch:
         fetch_many = getattr(self.dataset, "__getitems__", None)

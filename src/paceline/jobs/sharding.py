@@ -73,7 +73,7 @@ class Shards:
         return order[start + cuts[worker] : start + cuts[worker + 1]]
 
     def _late(self, worker: int) -> "Shards":
-        return Shards(self.samples, (self.batch_size(worker),), _mix(self.seed, -1 - worker))
+        return Shards(self.samples, (self.batch_size(worker),), mix_seed(self.seed, -1 - worker))
 
     @cached_property
     def _cuts(self) -> Sequence[int]:
@@ -88,11 +88,11 @@ class Shards:
 # Workers may be in different epochs; a few orders serve all but the most uneven.
 @lru_cache(maxsize=4)
 def permutation(samples: int, seed: int, epoch: int) -> Tensor:
-    generator = torch.Generator().manual_seed(_mix(seed, epoch))
+    generator = torch.Generator().manual_seed(mix_seed(seed, epoch))
     return torch.randperm(samples, generator=generator)
 
 
-def _mix(seed: int, epoch: int) -> int:
+def mix_seed(seed: int, epoch: int) -> int:
     """32 bits, which is all that torch's CPU generator uses; no two epochs of a seed share them."""
     high, low = divmod(seed % 2**64, 2**32)
     return _scramble(_scramble(epoch + _scramble(low)) ^ _scramble(high ^ 0x9E3779B9) ^ low)

@@ -105,6 +105,8 @@ class Probe:
     coders: int
     lengths: tuple[int, ...] = ()
     """Elements that a message has of each parameter, the most of all workers; none where no data decide it."""
+    samples: int | None = None
+    """Of the training data."""
 
 
 @dataclass(frozen=True, kw_only=True)

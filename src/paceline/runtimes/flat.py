@@ -113,6 +113,10 @@ class ScheduledOptimizer:
             group["lr"] = rate * factor
         self._step()
 
+    def forget(self) -> None:
+        """Begin anew: momentum and all else that was gathered is gone."""
+        self._optimizer.state.clear()
+
     def state(self) -> dict[int, Any]:
         return self._optimizer.state_dict()["state"]  # type: ignore[no-any-return]
 

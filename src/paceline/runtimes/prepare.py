@@ -1,7 +1,9 @@
 """Settings made into the objects that a run needs; what is wrong with them is found before anything starts."""
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from paceline.codecs import CODECS, build_codec, each_link
@@ -10,6 +12,7 @@ from paceline.collectives import NATIVE
 from paceline.errors import UsageError
 from paceline.jobs.build import build_job
 from paceline.jobs.job import Job
+from paceline.jobs.partition import Clients, check_labels, labels_of
 from paceline.jobs.sharding import Shards
 from paceline.records.summary import Started
 from paceline.runtimes.replica import check_divisible, check_momentum
@@ -49,6 +52,7 @@ class Prepared(Generic[J_co]):
     strategy: Strategy
     codec: Codec
     shards: Shards
+    clients: Clients
     triggers: Triggers
 
     @property
@@ -99,16 +103,25 @@ def prepare(settings: Settings) -> Prepared[Job]:
         )
     check_divisible(job, server_count(settings, strategy))
     prepared = prepare_job(settings, job, strategy)
+    if (alpha := prepared.clients.partition.alpha) < inf:
+        check_labels(job.train, job.name, alpha)
     if prepared.codec.has_momentum:
         check_momentum(job, settings.codec)
     return prepared
 
 
 def prepare_job(settings: Settings, job: J, strategy: Strategy) -> Prepared[J]:
-    """Share out the job's data; raise UsageError where there is too little of it for one batch of every worker."""
-    shards = Shards(
-        job.train_samples, tuple(size * job.accumulate for size in settings.batch_sizes), settings.seed
-    )
+    """Share out the job's data; raise UsageError where there is too little of it for one batch of every worker.
+
+    Clients may have less than a batch: then progress is counted in steps of as many samples as they have on average.
+    """
+    samples, partition = job.train_samples, strategy.partition(settings.workers)
+    sizes = tuple(size * job.accumulate for size in settings.batch_sizes)
+    clients = Clients(partition=partition, samples=samples, batch_sizes=sizes, seed=settings.seed)
+    if isinstance(job, Job):
+        clients = replace(clients, labels=partial(labels_of, job.train, job.name, partition.alpha))
+    most = samples // partition.clients if partition.clients else max(sizes)
+    shards = Shards(samples, tuple(min(size, most) for size in sizes), settings.seed)
     triggers = Triggers(settings, shards.steps_per_epoch)
     return Prepared(
         settings=settings,
@@ -116,6 +129,7 @@ def prepare_job(settings: Settings, job: J, strategy: Strategy) -> Prepared[J]:
         strategy=strategy,
         codec=build_codec(settings.codec),
         shards=shards,
+        clients=clients,
         triggers=triggers,
     )
 
@@ -132,6 +146,11 @@ def check_settings(settings: Settings) -> Strategy:
         raise UsageError(
             f"strategy {settings.strategy!r} needs at least {strategy.least_workers} workers, and this run has "
             f"{settings.workers}; use more workers or change its settings"
+        )
+    if settings.workers > strategy.most_workers:
+        raise UsageError(
+            f"strategy {settings.strategy!r} has work for at most {strategy.most_workers} workers, and this run has "
+            f"{settings.workers}; use fewer workers or change its settings"
         )
     check_strategy(settings, strategy)
     return strategy

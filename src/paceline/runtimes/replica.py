@@ -16,6 +16,7 @@ from paceline.jobs.batches import Batch, kept_outputs, targets_of, to_device
 from paceline.jobs.data import IN_MEMORY
 from paceline.jobs.job import Job, StepDefinition
 from paceline.jobs.optimizers import has_momentum, takes_vector
+from paceline.jobs.partition import NO_CLIENTS, ClientBatch, Clients
 from paceline.jobs.sharding import Shards, scoring_batches
 from paceline.jobs.step import NO_HOOKS, StepHooks
 from paceline.runtimes.compression import layout_of
@@ -29,9 +30,16 @@ class Replica(FlatModel):
     job: Job
 
     def __init__(
-        self, job: Job, shards: Shards, rank: int, seed: int, device: torch.device, zeros: Zeros = own_memory
+        self,
+        job: Job,
+        shards: Shards,
+        rank: int,
+        seed: int,
+        device: torch.device,
+        zeros: Zeros = own_memory,
+        clients: Clients = NO_CLIENTS,
     ) -> None:
-        self.shards, self.rank, self.device = shards, rank, device
+        self.shards, self.rank, self.device, self.clients = shards, rank, device, clients
         self._seed = seed
         self._batches: Iterator[Batch] = iter(())
         self._next_step: int | None = None
@@ -51,17 +59,21 @@ class Replica(FlatModel):
         yield
         self.rng = self.streams.get()
 
-    def gradient(self, step: int, share: float, hooks: StepHooks = NO_HOOKS) -> float:
+    def gradient(
+        self, step: int, share: float, hooks: StepHooks = NO_HOOKS, batch: ClientBatch | None = None
+    ) -> float:
         """Overwrite ``flat.grad`` with ``share`` times the mean gradient of a step; return the mean loss.
 
         With the shares of all workers adding up to 1, the sum of their gradients is the mean over all samples. Where
         an epoch ends unevenly a step may have no samples: the gradient is zero and the loss is not a number. Raises
         Diverged where the loss is not finite.
         """
-        counts = [len(request.indices) for request in self.requests(step)]
+        requests = self.requests(step) if batch is None else self._client_requests(batch)
+        counts = [len(request.indices) for request in requests]
         samples = sum(counts)
         shares = [share * (count / samples) for count in counts]
-        losses = self.accumulate(self.batches(step), shares, hooks)
+        batches = self.batches(step) if batch is None else self._load_now(requests)
+        losses = self.accumulate(batches, shares, hooks)
         if bad := [value for value in losses if not isfinite(value)]:
             raise self.diverged(f"the loss of rank {self.rank} is {bad[0]}", step + 1)
         total = sum(value * count for value, count in zip(losses, counts, strict=True))
@@ -82,14 +94,26 @@ class Replica(FlatModel):
 
     def requests(self, step: int) -> list[Request]:
         """The mini-batches of a step."""
-        parts = self.job.accumulate
-        size = max(1, self.shards.batch_size(self.rank) // parts)
-        indices = self.shards.indices(self.rank, step).tolist()
-        seed = stream_seed(self._seed, self.rank)
+        shards, rank = self.shards, self.rank
+        return self._cut(shards.indices(rank, step), shards.batch_size(rank), rank, step)
+
+    def _client_requests(self, batch: ClientBatch) -> list[Request]:
+        clients, rank = self.clients, self.rank
+        number = batch.epoch * clients.batches(batch.client, rank) + batch.place
+        return self._cut(clients.indices(batch, rank), clients.batch_sizes[rank], batch.client, number)
+
+    def _cut(self, indices: Tensor, most: int, source: int, step: int) -> list[Request]:
+        """Into the parts whose gradients are accumulated; each has random numbers of its own, by source and step."""
+        parts, samples = self.job.accumulate, indices.tolist()
+        size, seed = max(1, most // parts), stream_seed(self._seed, source)
         return [
-            Request(indices[start : start + size], stream_seed(seed, step * parts + place))
-            for place, start in enumerate(range(0, len(indices), size))
+            Request(samples[start : start + size], stream_seed(seed, step * parts + place))
+            for place, start in enumerate(range(0, len(samples), size))
         ]
+
+    def _load_now(self, requests: list[Request]) -> Iterator[Batch]:
+        """In this process: which client comes next is the strategy's to say, so nothing is loaded ahead of time."""
+        return (to_device(batch, self.device) for batch in load(self.job.train, requests, 0))
 
     def diverged(self, what: str, step: int) -> Diverged:
         return Diverged(what, step, self.learning_rate((step - 1) / self.shards.steps_per_epoch))
@@ -99,7 +123,9 @@ class Replica(FlatModel):
         counted = getattr(effect, "tensor", None) is me.params or getattr(effect, "offset", None) is not None
         return self.diverged(f"{error} on rank {me.rank}", (clock or me.clock) + (not counted))
 
-    def apply(self, epoch: float, rate: float = 1.0) -> None:
+    def apply(self, epoch: float, rate: float = 1.0, *, fresh: bool = False) -> None:
+        if fresh:
+            self.optimizer.forget()
         self.optimizer.step(self.job.schedule(epoch) * rate)
 
     def learning_rate(self, epoch: float) -> float:

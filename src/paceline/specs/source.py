@@ -63,7 +63,7 @@ def _lineage(path: str) -> Iterator[tuple[ast.ClassDef, Mapping[str, str]]]:
     names = {defined: f"{module}:{defined}" for defined in classes} | {
         alias.name: f"{node.module}:{alias.name}"
         for node in tree.body
-        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "paceline"
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ("paceline", "math")
         for alias in node.names
     }
     for base in map(ast.unparse, classes[name].bases):

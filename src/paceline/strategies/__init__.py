@@ -12,6 +12,7 @@ STRATEGIES: Mapping[str, str] = {
     "all-reduce": "paceline.strategies.all_reduce:AllReduceSGD",
     "async": "paceline.strategies.parameter_server:Asynchronous",
     "diloco": "paceline.strategies.local_sgd:DiLoCo",
+    "fedavg": "paceline.strategies.federated:FederatedAveraging",
     "local-sgd": "paceline.strategies.local_sgd:LocalSGD",
     "post-local": "paceline.strategies.local_sgd:PostLocalSGD",
     "ps": "paceline.strategies.parameter_server:Synchronous",

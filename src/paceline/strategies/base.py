@@ -3,10 +3,12 @@
 from abc import abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from typing import ClassVar, Protocol
 
 from torch import Tensor
 
+from paceline.jobs.partition import NO_CLIENTS, UNDIVIDED, Clients, Partition
 from paceline.specs.ranges import check_ranges
 from paceline.strategies.effects import (
     AllReduce,
@@ -58,6 +60,8 @@ class Worker:
     """The same when the workers last synchronized."""
     state: dict[str, Tensor] = field(default_factory=dict)
     """The strategy's own state by name; saved in checkpoints."""
+    clients: Clients = NO_CLIENTS
+    """The same on all workers; there are some where the strategy divides the data."""
 
 
 @dataclass(slots=True, eq=False)
@@ -147,6 +151,14 @@ class Strategy(Protocol):
         0 is a whole round at every step, inf no bound; where it is None, prediction simulates every worker.
         """
         return None
+
+    @property
+    def most_workers(self) -> float:
+        return inf
+
+    def partition(self, workers: int) -> Partition:  # noqa: ARG002
+        """How the training data is divided among clients, with so many workers; by default it is not."""
+        return UNDIVIDED
 
     @property
     def served(self) -> bool:

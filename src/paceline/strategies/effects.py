@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
+from paceline.jobs.partition import ClientBatch
 from paceline.records.servers import AppliedGradient
 
 MIB = 2**20
@@ -33,6 +34,14 @@ class Gradient:
     """
 
     reduce: BucketedMean | None = None
+    batch: ClientBatch | None = None
+    """A mini-batch of a client, where the strategy divides the data; None is the worker's own next one."""
+
+    def __post_init__(self) -> None:
+        if self.reduce is not None and self.batch is not None:
+            raise ValueError(
+                "a client's gradient cannot be reduced: workers take different numbers of steps in a round"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,8 @@ class Apply:
     gradients: tuple[AppliedGradient, ...] = ()
     """Whose gradients a server's update is made of; a worker's step has none."""
     rate: float = 1.0
+    fresh: bool = False
+    """Whether a worker's optimizer begins anew with this step: momentum and all else that it has gathered is gone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,7 +221,10 @@ class VirtualEngine:
     def _gradient(self, node: Node, effect: Gradient) -> bool:
         me, ledger, reduce = node.me, node.ledger, effect.reduce
         clock, rank = me.clock, me.rank
-        if self._steady:
+        if effect.batch is not None:
+            samples = me.clients.size(effect.batch, rank)
+            times = self._simulation.costs.gradient(rank, samples, clock)
+        elif self._steady:
             times, samples = node.prices[(clock + 1) % self._steps_per_epoch == 0]
         else:
             samples = self._shards.size(rank, clock)
@@ -241,7 +244,7 @@ class VirtualEngine:
             # Scaled so that all workers' add up to the mean over their samples.
             share = 1.0 if reduce is None else samples / self._shards.total(clock)
             with node.replica.randomness():
-                loss = node.replica.gradient(clock, share)
+                loss = node.replica.gradient(clock, share, batch=effect.batch)
             if rank == 0 and samples:
                 self._loss = loss
         if reduce is None:
@@ -255,13 +258,15 @@ class VirtualEngine:
         clock, now = me.clock, me.now
         seconds = node.apply_seconds if self._steady else self._simulation.costs.apply(rank, clock)
         if node.replica is not None:
-            node.replica.apply(session.position.progress / self._steps_per_epoch, effect.rate)
+            epoch = session.position.progress / self._steps_per_epoch
+            node.replica.apply(epoch, effect.rate, fresh=effect.fresh)
         node.ledger.span(APPLY, now, seconds)
         me.now = now = now + seconds
         me.clock = clock + 1
         if rank == 0:
             progress = clock + 1 if self._by_step else session.position.progress
-            self._simulation.observer.stepped(progress, self._shards.total(clock), self._loss, now)
+            samples = me.samples * me.workers if me.clients.sizes else self._shards.total(clock)
+            self._simulation.observer.stepped(progress, samples, self._loss, now)
 
     def _clock(self, node: Node, _: Clock) -> bool:
         me = node.me

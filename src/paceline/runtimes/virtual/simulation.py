@@ -121,12 +121,14 @@ class Simulation:
         tensors = self._vector, self._grad, self._buffers
         learning_rate: Callable[[float], float] = Constant()
         if self._job:
-            replica = Replica(self._job, shards, rank, self.prepared.settings.seed, CPU)
+            seed, clients = self.prepared.settings.seed, self.prepared.clients
+            replica = Replica(self._job, shards, rank, seed, CPU, clients=clients)
             tensors = replica.flat.params, replica.flat.grad, replica.buffers
             learning_rate = replica.learning_rate
         me = Worker(
             rank, len(self.topology.workers), *tensors, clock=self._begun, servers=self.prepared.servers
         )
+        me.clients = self.prepared.clients
         compressor = None
         if self._job and self.prepared.compresses and me.workers > 1 and not self.prepared.servers:
             compressor = Compressor(

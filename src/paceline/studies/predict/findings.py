@@ -84,7 +84,10 @@ def find_remedies(model: PacelineModel) -> Iterator[SettingValue]:
         seconds = model.cost(model.batch).step.compute
         if request.served:
             yield "strategy", "all-reduce"
-        elif observe(request.built[0], 2, seconds, model.strategies[0]).cycle == 1:
+        elif (
+            not request.built[0].partition(2).clients
+            and observe(request.built[0], 2, seconds, model.strategies[0]).cycle == 1
+        ):
             yield "strategy", "local-sgd:period=16"
     yield from (("batch_size", str(times * model.batch // model.compute.accumulate)) for times in (2, 4))
 

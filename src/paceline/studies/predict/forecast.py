@@ -74,6 +74,7 @@ def forecast(settings: Settings, probe: Probe, transport: str, *, busy: bool = F
         coding=UNCODED,
         collective=settings.collective,
         servers=max(1, servers),
+        samples=probe.samples,
     )
     where = link_in_question(plain)
     host = cluster.hosts[0]

@@ -100,7 +100,8 @@ class PacelineModel:
     def most(self) -> int:
         samples = self.epoch_samples
         data = MOST_WORKERS if samples is None else max(1, samples // self.batch)
-        return min(self.batch if self.strong else data, self.deployment.most)
+        useful = min((strategy.most_workers for strategy in self.request.built), default=MOST_WORKERS)
+        return min(self.batch if self.strong else data, self.deployment.most, int(min(useful, MOST_WORKERS)))
 
     @cached_property
     def workers(self) -> tuple[int, ...]:
@@ -239,7 +240,8 @@ class PacelineModel:
         """``jitter`` is as requested or described, unless it is given."""
         program, cost = build_strategy(strategy), self.cost(self.largest_share(workers))
         apart = cost.step.compute
-        if self.profile is not None and not program.served:  # only a measured machine depends on it
+        repeats = not program.served and not program.partition(workers).clients
+        if self.profile is not None and repeats:  # only a measured machine depends on it
             apart *= observe(program, 2, apart, strategy).cycle
         cluster = self.deployment.layout(workers, program.served, apart)
         cluster = cluster.map_hosts(lambda host: replace(host, device=self.at_its_speed(host.device)))
@@ -259,6 +261,7 @@ class PacelineModel:
             collective=self.request.collective,
             servers=self.request.servers if program.served else 1,
             jitter=jitter or (self.compute.jitter if drifts else 0.0),
+            samples=self.epoch_samples,
         )
 
     def at_its_speed(self, device: Device) -> Device:

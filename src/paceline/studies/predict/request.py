@@ -140,6 +140,11 @@ class PredictRequest:
                     f"strategy {spec!r} needs at least {strategy.least_workers} workers, and this run has {fewest}; "
                     "use more workers or change its settings"
                 )
+            if self.workers is not None and max(self.workers) > strategy.most_workers:
+                raise UsageError(
+                    f"strategy {spec!r} has work for at most {strategy.most_workers} workers, and this run has "
+                    f"{max(self.workers)}; use fewer workers or change its settings"
+                )
         if self.workers is not None:
             return self.workers
         least = max(strategy.least_workers for strategy in self.built)

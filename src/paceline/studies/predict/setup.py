@@ -8,6 +8,7 @@ from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
 from paceline.collectives import NATIVE
 from paceline.costs.coding import UNCODED, CodecCosts
 from paceline.costs.device import StepCost
+from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.prepare import Prepared, prepare_job
 from paceline.runtimes.settings import Cadence, Settings
@@ -36,6 +37,8 @@ class Setup:
     updating: float = 1.0
     """How many times as long servers take for their updates."""
     seed: int = 1
+    samples: int | None = None
+    """Of the training data; None: not known, which only matters where the strategy divides them among clients."""
 
     @cached_property
     def program(self) -> Strategy:
@@ -59,6 +62,8 @@ class Setup:
 
     @cached_property
     def pattern(self) -> ExchangePattern:
+        if self.has_clients:  # nothing repeats, and no two workers are alike
+            return ExchangePattern(cycle=1, bucket=None, uniform=False)
         alone = self.cost.step.compute / max(self.paces)
         return observe(self.program, self.cluster.workers, alone, self.strategy)
 
@@ -68,12 +73,25 @@ class Setup:
         return tuple(host.device.speed / self.cluster.slowdown(host) for host in hosts)
 
     @property
+    def has_clients(self) -> bool:
+        """Whether workers train clients, which differ in size: then none can stand for another."""
+        return self.program.partition(self.cluster.workers).clients > 0
+
+    def _known_samples(self) -> int:
+        if self.samples is None:
+            raise UsageError(
+                f"strategy {self.strategy!r} divides the training data among clients, and how many samples there are "
+                "is not known; give epochs and samples, or a job"
+            )
+        return self.samples
+
+    @property
     def times(self) -> StepTimes:
         stated = self.cluster.times
         return StepTimes(step=self.cost.step, serve=stated.serve, aggregate=stated.aggregate)
 
     def prepared(self, workers: int, steps: int) -> Prepared[JobShape]:
-        """``steps`` steps of the strategy once it has settled, with enough data that no epoch ends."""
+        """``steps`` steps of the strategy once it has settled; no epoch ends, but of the clients' own data."""
         last = self.program.settled + steps
         settings = Settings(
             job=JobSpec(),
@@ -87,6 +105,8 @@ class Setup:
             servers=self.servers,
         )
         samples = sum(settings.batch_sizes) * (2 * last + 1)
+        if self.has_clients:
+            samples = self._known_samples()
         shape = replace(self.shape, ready=self.shape.ready or self.cost.ready, train_samples=samples)
         return replace(prepare_job(settings, shape, self.program), codec=self.coding.codec)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from math import ceil, inf
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ SERVED = 16
 """Steps with which a run with servers begins, times 1 + its staleness bound: a fast worker reaches it after a while."""
 AGREE = 0.005
 """Fraction by which two spans of a run with servers may differ before a longer one is simulated."""
+ENOUGH_ROUNDS = 16
+"""From which a mean is taken where rounds differ."""
 LONG = 1_024
 """Steps of all workers together after which the later span of a run with servers is the answer, steady or not."""
 ADAPTED, ADAPTED_MOST = 64, 2**17
@@ -91,6 +94,8 @@ def by_events(setup: Setup) -> PredictedStep:
 
 
 def _simulated_step(setup: Setup, path: Method) -> PredictedStep:
+    if setup.has_clients:
+        return mean_step(_whole_rounds(setup, path))
     if setup.program.served or not setup.program.regular:
         return _steady_step(setup, path)
     return mean_step(whole_cycles(setup, path))
@@ -165,6 +170,30 @@ def whole_cycles(setup: Setup, path: Method) -> WorkerSteps:
         by_round = len(ends) > 1 and not by_step
         found.append((steps[ends[0] : ends[-1]] if by_round else steps[cycle:], many))
     return found
+
+
+def _whole_rounds(setup: Setup, path: Method) -> WorkerSteps:
+    """Rounds after the first one: two where they are alike, else as many as a mean needs; twice the steps until then.
+
+    One worker alone exchanges nothing, and has no rounds.
+    """
+    steps = SERVED if setup.cluster.workers > 1 else LONG
+    while True:
+        found, ends = [], [0]
+        for taken, many in _simulated(setup, steps, path):
+            ends = [place + 1 for place, one in enumerate(taken) if one.exchanged] or [0]
+            found.append((taken[ends[0] : ends[-1]] or taken, many))
+        rounds, lengths = len(ends) - 1, _round_lengths(taken, ends)
+        alike = rounds > 1 and max(lengths) <= min(lengths) * (1 + AGREE)
+        varied = rounds and sum(len(taken) for taken, _ in found) > VARYING
+        if alike or varied or rounds >= ENOUGH_ROUNDS or setup.cluster.workers == 1:
+            return found
+        steps *= 2
+
+
+def _round_lengths(taken: Sequence[StepSample], ends: Sequence[int]) -> list[float]:
+    """Seconds from the end of each exchange of a worker to that of the next; these places follow the exchanges."""
+    return [taken[later - 1].end - taken[end - 1].end for end, later in pairwise(ends)]
 
 
 def _steady_step(setup: Setup, path: Method) -> PredictedStep:

@@ -61,6 +61,11 @@ def reshard(old: RunFolder, workers: int, *, trust: bool, runs: Path | None = No
             f"nothing can be written to {parent}, and a folder for {many} is made beside the old one; "
             f"make it elsewhere with '{elsewhere}', and resume that"
         ) from mistake
+    if build_strategy(config.settings.strategy).partition(workers).clients:
+        raise UsageError(
+            f"{old.path} divides its data among clients, whose mini-batches another number of workers would change; "
+            f"resume it with its {config.settings.workers} workers"
+        )
     settings = with_workers(config.settings, workers)
     with RunLock.own(old, 0, only_read=True):
         new = _make(old, config, settings, parent)

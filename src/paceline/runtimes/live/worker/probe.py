@@ -97,6 +97,7 @@ def measure(
         coding=max(one.coding for one in everyone),
         coders=coders,
         lengths=tuple(map(max, zip(*(one.lengths for one in everyone), strict=True))),
+        samples=prepared.job.train_samples,
     )
 
 

@@ -55,12 +55,14 @@ class WorkerRun(StepHooks):
         """``leaving`` says whether this worker alone is to leave before its next step."""
         self.prepared, self.comm, self.heartbeat = prepared, comm, heartbeat
         settings = prepared.settings
-        self.replica = Replica(prepared.job, prepared.shards, comm.rank, settings.seed, device, comm.zeros)
+        self.replica = Replica(
+            prepared.job, prepared.shards, comm.rank, settings.seed, device, comm.zeros, prepared.clients
+        )
         self.replica.streams.set(self.replica.rng)
         seed_device(device, settings.seed, comm.rank)
         flat = self.replica.flat
         self.me = Worker(comm.rank, comm.workers, flat.params, flat.grad, self.replica.buffers)
-        self.me.servers = prepared.servers
+        self.me.servers, self.me.clients = prepared.servers, prepared.clients
         layout = layout_of(self.replica.model)
         self.messages = worker_messages(prepared, self.me, layout)
         self.position, self.records = Position(), RunRecords(prepared, comm, observer, self.me)
@@ -241,11 +243,12 @@ class WorkerRun(StepHooks):
             recorder.pace(self.position.progress)
         if self._share_buffers:
             self._reductions.broadcast(effects.Broadcast(me.buffers))
-        me.samples = replica.shards.size(me.rank, me.clock)
+        batch = effect.batch
+        me.samples = replica.clients.size(batch, me.rank) if batch else replica.shards.size(me.rank, me.clock)
         share = me.samples / replica.shards.total(me.clock) if effect.reduce else 1.0
         overlap = self._overlap_of(effect.reduce) if effect.reduce and not self.comm.alone else None
         self._overlap, self._share = overlap, share
-        loss = replica.gradient(me.clock, share, hooks=self)
+        loss = replica.gradient(me.clock, share, self, batch)
         self._loss = loss if me.samples else self._loss
         self.heartbeat.enter("exchange")
         if overlap:
@@ -272,12 +275,16 @@ class WorkerRun(StepHooks):
     def _apply(self, effect: effects.Apply) -> None:
         me = self.me
         self.heartbeat.enter("apply")
-        self.replica.apply(self.prepared.triggers.epoch(self.position.progress), effect.rate)
+        epoch = self.prepared.triggers.epoch(self.position.progress)
+        self.replica.apply(epoch, effect.rate, fresh=effect.fresh)
         me.clock += 1
         self.recorder.mark("apply")
         by_step = self.prepared.strategy.sync_point is SyncPoint.EVERY_STEP
         progress = me.clock if by_step else self.position.progress
-        self._stepped(progress, self.replica.shards.total(me.clock - 1))
+        clients = me.clients.sizes  # where there are some, the others' mini-batches are not known here
+        self._stepped(
+            progress, me.samples * me.workers if clients else self.replica.shards.total(me.clock - 1)
+        )
 
     def _clock(self, _: effects.Clock) -> None:
         me = self.me
