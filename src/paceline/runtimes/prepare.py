@@ -1,7 +1,7 @@
 """Settings made into the objects that a run needs; what is wrong with them is found before anything starts."""
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from paceline.codecs import CODECS, build_codec, each_link
@@ -10,6 +10,7 @@ from paceline.collectives import NATIVE
 from paceline.errors import UsageError
 from paceline.jobs.build import build_job
 from paceline.jobs.job import Job
+from paceline.jobs.schedules import SCALINGS, scale_schedule
 from paceline.jobs.sharding import Shards
 from paceline.records.summary import Started
 from paceline.runtimes.replica import check_divisible, check_momentum
@@ -50,6 +51,8 @@ class Prepared(Generic[J_co]):
     codec: Codec
     shards: Shards
     triggers: Triggers
+    rate_factor: float = 1.0
+    """What the learning rate is multiplied by, in the job's schedule, because of the batch."""
 
     @property
     def compresses(self) -> bool:
@@ -59,7 +62,10 @@ class Prepared(Generic[J_co]):
     def servers(self) -> int:
         return server_count(self.settings, self.strategy)
 
-    def started(self, name: str, parameters: int, transport: str, folder: str | None) -> Started:
+    def started(
+        self, name: str, parameters: int, transport: str, folder: str | None, rate: float | None = None
+    ) -> Started:
+        """``rate`` is the optimizer's learning rate, where there is an optimizer."""
         settings, triggers = self.settings, self.triggers
         scheduled = settings.collective != NATIVE and settings.workers > 1
         return Started(
@@ -75,7 +81,12 @@ class Prepared(Generic[J_co]):
             steps_per_epoch=triggers.steps_per_epoch,
             target=settings.target_accuracy,
             folder=folder,
+            learning_rate="" if rate is None or settings.scale_lr == "none" else self._scaled(rate),
         )
+
+    def _scaled(self, rate: float) -> str:
+        batch, rule = self.shards.global_batch, self.settings.scale_lr
+        return f"{rate:g} x {self.rate_factor:.4g} for a batch of {batch:,} ({rule})"
 
     def _codec(self) -> str:
         kept = {"error": "with error memory", "none": "without error memory"}[self.codec.memory]
@@ -101,7 +112,17 @@ def prepare(settings: Settings) -> Prepared[Job]:
     prepared = prepare_job(settings, job, strategy)
     if prepared.codec.has_momentum:
         check_momentum(job, settings.codec)
-    return prepared
+    return scale_rate(prepared)
+
+
+def scale_rate(prepared: Prepared[Job]) -> Prepared[Job]:
+    """Multiply the job's learning rate as the settings say, in its schedule, which workers and servers follow."""
+    settings, job = prepared.settings, prepared.job
+    if settings.scale_lr == "none":
+        return prepared
+    factor = SCALINGS[settings.scale_lr](prepared.shards.global_batch / settings.reference)
+    scaled = replace(job, schedule=scale_schedule(job.schedule, factor))
+    return replace(prepared, job=scaled, rate_factor=factor)
 
 
 def prepare_job(settings: Settings, job: J, strategy: Strategy) -> Prepared[J]:

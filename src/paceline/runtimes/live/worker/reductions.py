@@ -6,7 +6,7 @@ from torch import Tensor
 from paceline.codecs.exchanges import Reduction
 from paceline.collectives.traffic import broadcast_bytes
 from paceline.runtimes.compression import Compressor
-from paceline.runtimes.flat import CONTROL
+from paceline.runtimes.flat import CONTROL, VOTE, WEIGHT
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.overlap import Overlap
 from paceline.runtimes.live.worker.recorder import StepRecorder
@@ -14,8 +14,6 @@ from paceline.runtimes.live.worker.stopping import StopByVote
 from paceline.runtimes.replica import Replica
 from paceline.strategies.base import Worker
 from paceline.strategies.effects import AllReduce, Broadcast
-
-WEIGHT, VOTE = 0, 1
 
 
 class Reductions:
