@@ -114,7 +114,9 @@ def measure(cases: Sequence[Case], seeds: int, jobs: int) -> list[dict[str, Any]
     """A row a case: the mean over seeds, the lowest and the highest."""
     pairs = [(case, seed) for case in cases for seed in range(1, seeds + 1)]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
-        found = dict(zip(pairs, pool.map(lambda pair: train(*pair, Path(folder)), pairs), strict=True))
+        found = dict(
+            zip(pairs, pool.map(lambda pair: train(pair[0], pair[1], Path(folder)), pairs), strict=True)
+        )
     rows = []
     for case in cases:
         errors = [found[case, seed]["error"] for seed in range(1, seeds + 1)]
@@ -142,12 +144,11 @@ def judge(found: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
                 missed.append(f"{row['name']} loses {row['error'] - base:.2f} points, more than {FLAT:g}")
         if sizes[-1]["error"] < base + ELBOW:
             missed.append(f"{sizes[-1]['name']} loses less than {ELBOW:g} points: there is no elbow")
-    for rows in (found.get("ways"), (found.get("gammas") or [])[::-1]):
-        best, *others = rows or [None]
+    for rows in (found.get("ways", []), found.get("gammas", [])[::-1]):
         missed += [
-            f"{best['name']} is not better than {row['name']}"
-            for row in others
-            if best is not None and row["error"] <= best["error"]
+            f"{rows[0]['name']} is not better than {row['name']}"
+            for row in rows[1:]
+            if row["error"] <= rows[0]["error"]
         ]
     return missed
 

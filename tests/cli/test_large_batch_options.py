@@ -35,7 +35,9 @@ def test_a_reference_without_a_rule_is_refused() -> None:
         UsageError, match="a reference batch of 256 has no use where the learning rate is not scaled"
     ):
         RunOptions(reference_batch=256.0).settings(2)
-    with pytest.raises(UsageError, match=r"a reference batch of -1\.0 is out of range: it must be more than 0"):
+    with pytest.raises(
+        UsageError, match=r"a reference batch of -1\.0 is out of range: it must be more than 0"
+    ):
         RunOptions(scale_lr="linear", reference_batch=-1.0).settings(2)
 
 

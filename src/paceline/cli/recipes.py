@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from paceline import jobs, specs
 from paceline.errors import unknown
@@ -52,9 +53,9 @@ def check_recipe(name: str) -> None:
         raise unknown("recipe", name, RECIPES)
 
 
-def follow(name: str, given: Mapping[str, object]) -> tuple[dict[str, str], str]:
+def follow(name: str, given: Mapping[str, object]) -> tuple[dict[str, Any], str]:
     """The options as a recipe has them, and a sentence that says what it turns on; what was ``given`` stays."""
-    changed: dict[str, str] = {}
+    changed: dict[str, Any] = {}
     on, kept, lacking = list[str](), list[str](), list[str]()
     for one in RECIPES[name].ingredients:
         own = own_values(one, given)

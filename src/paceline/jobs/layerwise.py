@@ -22,7 +22,7 @@ class _Layerwise(optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            trained = [one for one in group["params"] if one.grad is not None]
+            trained: list[Tensor] = [one for one in group["params"] if one.grad is not None]
             layers = [one for one in trained if one.dim() > 1]
             others = [one for one in trained if one.dim() < 2]
             for parameters, adapted in ((layers, True), (others, False)):
@@ -31,11 +31,11 @@ class _Layerwise(optim.Optimizer):
                     torch._foreach_add_(parameters, updates, alpha=-group["lr"])
         return loss
 
-    def updates(self, group: dict[str, Any], parameters: list[nn.Parameter], adapted: bool) -> list[Tensor]:
+    def updates(self, group: dict[str, Any], parameters: list[Tensor], adapted: bool) -> list[Tensor]:
         """What the learning rate multiplies; ``adapted`` says whether the parameters are layers."""
         raise NotImplementedError
 
-    def kept(self, name: str, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    def kept(self, name: str, parameters: Sequence[Tensor]) -> list[Tensor]:
         """The state of this name of each parameter; it begins with zeros."""
         for one in parameters:
             if name not in self.state[one]:
@@ -62,7 +62,7 @@ class LARS(_Layerwise):
         settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust}
         super().__init__(params, settings)
 
-    def updates(self, group: dict[str, Any], parameters: list[nn.Parameter], adapted: bool) -> list[Tensor]:
+    def updates(self, group: dict[str, Any], parameters: list[Tensor], adapted: bool) -> list[Tensor]:
         momentum, decay, trust = group["momentum"], group["weight_decay"], group["trust"]
         updates = [one.grad for one in parameters if one.grad is not None]
         if adapted:
@@ -95,7 +95,7 @@ class LAMB(_Layerwise):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
-    def updates(self, group: dict[str, Any], parameters: list[nn.Parameter], adapted: bool) -> list[Tensor]:
+    def updates(self, group: dict[str, Any], parameters: list[Tensor], adapted: bool) -> list[Tensor]:
         (first, second), eps = group["betas"], group["eps"]
         grads = [one.grad for one in parameters if one.grad is not None]
         means, squares = (self.kept(name, parameters) for name in ("exp_avg", "exp_avg_sq"))
@@ -114,7 +114,7 @@ class LAMB(_Layerwise):
             torch._foreach_mul_(updates, _ratios(weights, lengths))
         return updates
 
-    def _count(self, parameters: Sequence[nn.Parameter]) -> int:
+    def _count(self, parameters: Sequence[Tensor]) -> int:
         """Count a step of each parameter; all of them have taken as many."""
         for one in parameters:
             self.state[one]["step"] = self.state[one].get("step", 0) + 1

@@ -139,7 +139,7 @@ class Lars(RangeChecked):
 class Lamb(RangeChecked):
     """AdamW whose rate is set layer by layer (LAMB; You et al., 2020), for batches of thousands."""
 
-    lr: Positive = 0.005
+    lr: Positive = 0.01
     """How far a step moves a layer, as a part of its norm, before the schedule's factor."""
     beta1: Fraction = 0.9
     """Memory of the mean gradient; closer to 1 is longer."""
