@@ -45,8 +45,8 @@ def quadratic(samples: int = 20_000, **changes) -> Job:
 
 @pytest.mark.parametrize("sizes", [(8, 8, 8, 8), (32, 12, 4)])
 def test_the_scale_of_a_known_problem_is_found(sizes: tuple[int, ...]) -> None:
-    """Within a few per cent, over about 120 measurements; shares that differ must not shift it."""
-    many = 120 * EVERY
+    """Within a few per cent, over 80 measurements; shares that differ must not shift it."""
+    many = 80 * EVERY
     summary, _ = with_gradients(quadratic(), make_cluster(len(sizes)), batch_sizes=sizes, iterations=many)
     assert summary.noise_scale is not None
     assert summary.noise_scale.last == pytest.approx(25, rel=0.06)
@@ -56,7 +56,7 @@ def test_the_scale_of_a_known_problem_is_found(sizes: tuple[int, ...]) -> None:
 
 def test_one_worker_finds_it_by_its_mini_batches() -> None:
     job = quadratic(accumulate=4)
-    summary, _ = with_gradients(job, make_cluster(1), batch_sizes=(8,), iterations=120 * EVERY)
+    summary, _ = with_gradients(job, make_cluster(1), batch_sizes=(8,), iterations=80 * EVERY)
     assert summary.noise_scale is not None
     assert summary.noise_scale.last == pytest.approx(25, rel=0.08)
 
