@@ -224,6 +224,39 @@ def test_accumulated_and_clipped_workers_are_one_worker_with_the_whole(spec, run
     )
 
 
+def test_a_large_batch_on_one_machine_is_the_distributed_one(run):
+    """4 mini-batches of 8 in turn are one batch of 32, and are 4 workers of batch 8."""
+    options = ("--epochs", "1", *PLAIN_SGD)
+    accumulated = run("simulate", "--workers", "1", "--batch-size", "8", "--accumulate", "4", *options)
+    assert close(accumulated, run("simulate", "--workers", "1", "--batch-size", "32", *options), 2e-6)
+    assert close(accumulated, run("simulate", "--workers", "4", "--batch-size", "8", *options), 2e-6)
+
+
+SCALED = ("--scale-lr", "linear", "--schedule", "cosine:epochs=2,warmup=1")
+BY_HAND = ("--schedule", "cosine:epochs=2,warmup=1,warmup_from=0.25")
+
+
+@pytest.mark.parametrize("spec", ["all-reduce", "local-sgd:period=5", "ps", "async"])
+def test_a_scaled_rate_is_the_rate_times_the_batch_whatever_the_strategy(spec, run):
+    """Two workers with two mini-batches each: k = 4, and warm-up begins at a quarter, the rate of one mini-batch."""
+    options = ("--strategy", spec, "--accumulate", "2", "--batch-size", "16", "--epochs", "1")
+    scaled = run("simulate", *options, *SCALED, "--lr", "0.02")
+    assert close(scaled, run("simulate", *options, *BY_HAND, "--lr", "0.08"), 1e-6)
+    assert scaled.document["run"]["learning_rate"] == "0.02 x 4 for a batch of 64 (linear)"
+    assert not close(scaled, run("simulate", *options, *BY_HAND, "--lr", "0.02"), 1e-3)
+
+
+@pytest.mark.parametrize("spec", ["all-reduce", "ps"])
+def test_live_is_virtual_with_a_recipe_and_smoothed_labels(spec, run):
+    """And so are the gradient noise scales in their rows, where there are any."""
+    options = ("--strategy", spec, "--recipe", "large-batch", "--label-smoothing", "0.1", "--epochs", "6")
+    live, virtual = run("train", *options), run("simulate", *options)
+    assert same(live, virtual)
+    assert live.rows == virtual.rows
+    measured = "noise_scale" in live.rows[-1]
+    assert measured == (spec == "all-reduce"), "workers of servers have gradients of one batch size"
+
+
 @pytest.mark.parametrize("spec", ["all-reduce:bucket=20000,first-bucket=4000", "ps"])
 def test_live_is_virtual_with_accumulation_clipping_and_bf16(spec, run):
     options = (

@@ -49,8 +49,8 @@ def test_a_run_of_an_older_paceline_is_named(tmp_path):
         UsageError, match=r"paceline 0\.1 or older made it; start a new run with 'paceline train'"
     ):
         read_live(RunFolder(tmp_path))
-    write_sealed(tmp_path / "config.json", {"schema": 6})
-    with pytest.raises(UsageError, match="is of schema 6, made by another version of paceline"):
+    write_sealed(tmp_path / "config.json", {"schema": 7})
+    with pytest.raises(UsageError, match="is of schema 7, made by another version of paceline"):
         read_live(RunFolder(tmp_path))
 
 

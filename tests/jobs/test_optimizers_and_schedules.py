@@ -10,6 +10,8 @@ from torch import nn, optim
 from paceline import specs
 from paceline.errors import UsageError
 from paceline.jobs import OPTIMIZERS, SCHEDULES
+from paceline.jobs.schedules import scale_schedule
+from paceline.runtimes.flat import Flat, flat_optimizer
 
 
 def schedule(spec: str) -> Callable[[float], float]:
@@ -92,8 +94,66 @@ def test_warmup_rises_in_a_line_and_then_leaves_the_schedule_alone(spec: str) ->
         assert warm(epoch) == plain(epoch)
 
 
+def test_constant_warmup_keeps_the_low_rate_and_then_leaves_the_schedule_alone() -> None:
+    warm = schedule("step:at=8,warmup=5,warmup_from=0.25,warmup_kind=constant")
+    assert [warm(epoch) for epoch in (0, 2.5, 4.99, 5, 7.9, 8)] == [0.25, 0.25, 0.25, 1.0, 1.0, 0.1]
+
+
+@pytest.mark.parametrize("factor", [8.0, 8**0.5])
+def test_a_scaled_rate_warms_up_from_the_unscaled_one(factor: float) -> None:
+    """If this failed, warm-up would begin above the rate that the small batch trains with, or far below it."""
+    scaled = scale_schedule(schedule("constant:warmup=5"), factor)
+    assert scaled(0) == pytest.approx(1.0)
+    assert scaled(2.5) == pytest.approx((1 + factor) / 2)
+    assert scaled(5) == factor
+    assert scale_schedule(schedule("constant:warmup=5,warmup_from=0.5"), factor)(0) == 0.5 * factor
+    assert scale_schedule(lambda epoch: epoch, factor)(3) == 3 * factor
+
+
+def test_a_rate_that_is_scaled_down_needs_no_warmup() -> None:
+    scaled = scale_schedule(schedule("constant:warmup=5"), 0.5)
+    assert {scaled(epoch) for epoch in (0, 2, 9)} == {0.5}
+
+
+def test_torchs_momentum_is_the_corrected_form() -> None:
+    """Goyal et al., 2017, equations 9 and 10: with the rate inside, v must be rescaled whenever the rate changes.
+
+    torch keeps v without the rate and multiplies when it applies, so nothing is rescaled; if this failed, a run would
+    need a correction at every step of its warm-up.
+    """
+    rates, momentum = (0.1, 0.1, 0.4, 0.4, 0.05, 0.2), 0.9
+    ours, theirs = (nn.Parameter(torch.linspace(-1, 1, 9, dtype=torch.float64)) for _ in range(2))
+    optimizer, velocity, before = optim.SGD([ours], lr=1.0, momentum=momentum), torch.zeros(9), rates[0]
+    for step, rate in enumerate(rates):
+        grad = torch.cos(torch.arange(9, dtype=torch.float64) + step)
+        ours.grad, optimizer.param_groups[0]["lr"] = grad, rate
+        optimizer.step()
+        velocity = momentum * (rate / before) * velocity + rate * grad
+        theirs.data -= velocity
+        before = rate
+    assert torch.allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("biases", [True, False])
+def test_weight_decay_may_leave_biases_and_batch_norm_alone(biases: bool) -> None:
+    """Also in a model whose parameters are all alike, which would else be updated as one vector."""
+    net = nn.Linear(3, 2, bias=biases)
+    flat = Flat(net.parameters())
+    make = specs.build("sgd:lr=0.5,momentum=0,weight_decay=0.1,decay=weights", OPTIMIZERS, "optimizer")
+    optimizer, before = flat_optimizer(make, flat), flat.params.clone()
+    optimizer.step()
+    assert torch.allclose(flat.params[:6], 0.95 * before[:6])
+    assert torch.equal(flat.params[6:], before[6:])
+
+
 @pytest.mark.parametrize(
-    "name", ["constant:warmup=2", "cosine:epochs=12.5,floor=0.1", "step:at=3+4.5,gamma=0.2"]
+    "name",
+    [
+        "constant:warmup=2",
+        "constant:warmup=2,warmup_from=0.5,warmup_kind=constant",
+        "cosine:epochs=12.5,floor=0.1",
+        "step:at=3+4.5,gamma=0.2",
+    ],
 )
 def test_a_schedule_is_shown_as_the_spec_that_makes_it(name: str) -> None:
     made = schedule(name)
@@ -110,7 +170,11 @@ def test_a_schedule_is_shown_as_the_spec_that_makes_it(name: str) -> None:
         ("cosine:epochs=0", "epochs=0 is out of range"),
         ("cosine:epochs=5,warmup=5", "warmup=5 is too long; it must be less than epochs=5"),
         ("constant:warmup=-1", "warmup=-1 is out of range"),
-        ("constant:warmup_from=2", "warmup_from=2 is out of range"),
+        (
+            "constant:warmup_from=2",
+            "warmup_from=2 is out of range; it must be at least 0 and at most 1 or auto",
+        ),
+        ("constant:warmup_kind=slow", "warmup_kind=slow is unknown; choose gradual or constant"),
     ],
 )
 def test_a_wrong_schedule_is_refused(spec: str, says: str) -> None:

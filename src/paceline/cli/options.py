@@ -7,11 +7,12 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from cyclopts import Group, Parameter, Token
 
 from paceline import jobs, specs
+from paceline.cli.recipes import RECIPES, check_recipe, follow
 from paceline.codecs import check_codec
 from paceline.collectives import SCHEDULES, check_collective
 from paceline.errors import UsageError, say_on_stderr
@@ -43,7 +44,7 @@ RECORD = Group("What is kept and shown", sort_key=5)
 DEFAULT_WORKERS = 2
 DEFAULT_BATCH = "32"
 DEFAULT_EPOCHS = 30
-_PARTS = ("data", "data_dir", "model", "optimizer", "schedule")
+_PARTS = ("data", "data_dir", "model", "optimizer", "schedule", "label_smoothing")
 _TABLES = {
     "strategy": STRATEGIES,
     "data": jobs.DATA,
@@ -104,6 +105,16 @@ class RunOptions:
     """Scale gradients down to this norm wherever an optimizer steps (default: leave them)."""
     precision: Annotated[str | None, Parameter(group=JOB)] = None
     """Precision of forward and loss: fp32 (default), or bf16 by torch.autocast."""
+    label_smoothing: Annotated[float | None, Parameter(group=JOB)] = None
+    """Train on targets of which this part goes to all classes, such as 0.1 (default 0); the test loss stays plain."""
+    scale_lr: Annotated[Literal["linear", "sqrt", "none"] | None, Parameter(group=JOB)] = None
+    """Multiply the learning rate by k, or its root, for a global batch of k reference batches (default none)."""
+    reference_batch: Annotated[float | None, Parameter(group=JOB)] = None
+    """The batch that the learning rate was chosen for, such as 256 (default: one worker's mini-batch)."""
+    recipe: Annotated[
+        str | None,
+        Parameter(group=JOB, help=f"Options that belong together: {', '.join(RECIPES)}; those you give win."),
+    ] = None
     strategy: Annotated[str | None, Parameter(group=AGREE)] = None
     """How workers agree (default all-reduce), such as local-sgd:period=16; see 'paceline strategies'."""
     servers: Annotated[int | None, Whole, Parameter(group=AGREE)] = None
@@ -145,6 +156,15 @@ class RunOptions:
             check_collective(self.collective)
         if self.codec is not None:
             check_codec(self.codec)
+        if self.recipe is not None:
+            check_recipe(self.recipe)
+
+    def with_recipe(self) -> tuple[Self, str]:
+        """The options that a recipe stands for, as if they had been given, and a sentence that says so."""
+        if self.recipe is None:
+            return self, ""
+        changed, sentence = follow(self.recipe, given(self))
+        return replace(self, recipe=None, **changed), sentence
 
     def settings(self, workers: int | None) -> Settings:
         """Resolve the options for this many workers; None leaves out the options of single ranks."""

@@ -173,6 +173,7 @@ def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
     skip_compiler_import()
     torch.set_num_threads(1)  # as a live worker's, so that sums come out alike to the last bit
     cluster = where.read()
+    options, recipe = options.with_recipe()
     if not where.gradients and options.evaluate_every is None and options.target_accuracy is None:
         options.evaluate_every = "never"
     settings = options.settings(cluster.workers)
@@ -182,6 +183,8 @@ def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
     machinery = {"cluster": asdict(cluster), "gradients": where.gradients}
     name = keep.name or prepared.job.name
     with _recording(keep, name, prepared, machinery, settings.workers, "simulated") as (recorder, observer):
+        if recipe:
+            observer.noted(recipe)
         if not where.cluster and not where.times:
             observer.noted(
                 f"no step times were given, so this assumes {TIMES}; state them with --cluster or --times"

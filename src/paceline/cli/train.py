@@ -114,6 +114,9 @@ def train(
             "--trust has no place without --resume or --join: the code of a new run is your own; leave it out"
         )
     info = ProcessInfo.from_environment()
+    options, recipe = options.with_recipe()
+    if recipe and (info is None or (info.launch is None and info.role == "worker" and info.rank == 0)):
+        say_on_stderr(recipe)
     if info is None:
         # torch reads it when it is imported, before workers are forked: paceline reports what goes wrong there.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

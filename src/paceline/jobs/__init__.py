@@ -32,11 +32,13 @@ MODELS: Mapping[str, str] = {
 OPTIMIZERS: Mapping[str, str] = {
     "adam": "paceline.jobs.optimizers:Adam",
     "adamw": "paceline.jobs.optimizers:AdamW",
+    "lamb": "paceline.jobs.optimizers:Lamb",
+    "lars": "paceline.jobs.optimizers:Lars",
     "sgd": "paceline.jobs.optimizers:Sgd",
 }
 
 SCHEDULES: Mapping[str, str] = {
-    "constant": "paceline.jobs.optimizers:Constant",
-    "cosine": "paceline.jobs.optimizers:Cosine",
-    "step": "paceline.jobs.optimizers:StepDecay",
+    "constant": "paceline.jobs.schedules:Constant",
+    "cosine": "paceline.jobs.schedules:Cosine",
+    "step": "paceline.jobs.schedules:StepDecay",
 }

@@ -23,12 +23,14 @@ def batch_loss(job: "StepDefinition", model: nn.Module, batch: Batch) -> Tensor:
     """Call the model with a batch and return the mean loss over its samples.
 
     ``compute_loss`` decides where it is given. With ``loss`` the last element of the batch is the target and the others
-    are the model's inputs. With neither, the model is called with the whole batch and returns its loss itself.
+    are the model's inputs; where the model is not training, ``test_loss`` may take its place. With neither, the model
+    is called with the whole batch and returns its loss itself.
     """
     if job.compute_loss is not None:
         loss = job.compute_loss(model, batch)
     elif job.loss is not None:
-        loss = job.loss(_call(job, model, batch[:-1]), batch[-1])
+        function = job.loss if model.training or job.test_loss is None else job.test_loss
+        loss = function(_call(job, model, batch[:-1]), batch[-1])
     else:
         loss = _own_loss(job, _call(job, model, batch))
     if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -46,6 +48,8 @@ def batch_loss(job: "StepDefinition", model: nn.Module, batch: Batch) -> Tensor:
 def check_loss(job: "StepDefinition", batch: Batch) -> None:
     if job.loss is not None and job.compute_loss is not None:
         raise UsageError("both loss and compute_loss say how the loss is computed; leave one of them out")
+    if job.test_loss is not None and job.loss is None:
+        raise UsageError("test_loss replaces loss on test data, and there is no loss; leave it out")
     if job.loss is not None and not _has_target(batch):
         raise UsageError(
             f"a batch is {describe(batch)}, and loss(outputs, targets) needs (inputs, targets); write compute_loss="

@@ -59,10 +59,21 @@ def _load_parts(spec: JobSpec) -> tuple[Images, dict[str, Any]]:
     return images, {
         "name": f"{specs.short_name(spec.data, DATA)}-{name}",
         "model": make,
-        "loss": cross_entropy,
+        **_losses(spec.label_smoothing or 0.0),
         "optimizer": optimizer,
         **spec.changes,
     }
+
+
+def _losses(smoothing: float) -> dict[str, Any]:
+    """Cross entropy; targets that are smoothed in training (Szegedy et al., 2016) are whole in tests."""
+    if not 0 <= smoothing < 1:
+        raise UsageError(
+            f"a label smoothing of {smoothing:g} is out of range: it must be at least 0 and less than 1, such as 0.1"
+        )
+    if not smoothing:
+        return {"loss": cross_entropy}
+    return {"loss": partial(cross_entropy, label_smoothing=smoothing), "test_loss": cross_entropy}
 
 
 def correct(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -126,7 +137,7 @@ def checked_job(where: str, job: Job) -> Job:
         kind = type(job.model).__name__
         raise UsageError(f"{where}: its model is a {kind} already made; write model=lambda: {kind}(...)")
     functions = {name: getattr(job, name) for name in ("model", "optimizer", "schedule")}
-    optional = {name: getattr(job, name) for name in ("loss", "compute_loss", "collate")}
+    optional = {name: getattr(job, name) for name in ("loss", "test_loss", "compute_loss", "collate")}
     functions |= {name: function for name, function in optional.items() if function is not None}
     functions |= {f"metric {name!r}": metric for name, metric in job.metrics.items()}
     for name, function in functions.items():

@@ -8,7 +8,7 @@ from torch import Tensor, nn, optim
 
 from paceline.errors import UsageError
 from paceline.jobs.batches import Batch, batch_like
-from paceline.jobs.optimizers import Constant
+from paceline.jobs.schedules import Constant
 
 PRECISIONS = ("fp32", "bf16")
 
@@ -29,6 +29,8 @@ class StepDefinition:
     model: Callable[[], nn.Module]
     loss: Callable[[Any, Any], Tensor] | None = None
     """(outputs, targets) to the mean loss of the batch; None where the model returns its loss."""
+    test_loss: Callable[[Any, Any], Tensor] | None = None
+    """As ``loss``, of test data; None is ``loss`` itself. Regularized training is compared by the plain one."""
     compute_loss: Callable[[nn.Module, Batch], Tensor] | None = None
     """(model, batch) to the mean loss of the batch, instead of ``loss``: for batches that are not (inputs, targets)."""
     optimizer: Callable[[Iterable[nn.Parameter]], optim.Optimizer]

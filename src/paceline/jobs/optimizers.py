@@ -1,18 +1,19 @@
-"""The optimizers and learning-rate schedules that ship.
+"""The optimizers that ship.
 
 An optimizer is called with a model's parameters and makes torch's own, of its fused kind: one pass over the memory,
-which on a CPU takes about half the time. A schedule is a pure function of the fractional epoch to a factor on the
-learning rate.
+which on a CPU takes about half the time; or one of ``layerwise.py``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import cos, pi
-from typing import ClassVar
+from functools import partial
+from inspect import unwrap
+from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor, nn, optim
 
-from paceline.jobs.spec import Epochs
+from paceline.jobs.layerwise import LAMB, LARS
 from paceline.specs.ranges import Fraction, NotNegative, Positive, RangeChecked
 
 ELEMENTWISE: frozenset[type[optim.Optimizer]] = frozenset(
@@ -25,6 +26,18 @@ def takes_vector(optimizer: optim.Optimizer, parameters: int) -> bool:
     """Whether an optimizer treats every element alike and holds all ``parameters`` tensors of the model."""
     first, *others = optimizer.param_groups
     return type(optimizer) in ELEMENTWISE and not others and len(first["params"]) == parameters
+
+
+def plain_step(optimizer: optim.Optimizer) -> Callable[[], object]:
+    """The optimizer's step without torch's wrappers for hooks, profilers and the compiler, where no hook is set.
+
+    They cost several times what a small model's step itself does, and import the compiler, which takes a second.
+    """
+    hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    known = type(optimizer) in {*ELEMENTWISE, LARS, LAMB}
+    if not known or optimizer.defaults.get("differentiable") or hooks:
+        return optimizer.step
+    return torch.no_grad()(partial(unwrap(type(optimizer).step), optimizer))
 
 
 def has_momentum(optimizer: optim.Optimizer) -> bool:
@@ -50,6 +63,8 @@ class Sgd(RangeChecked):
     """Look ahead along the momentum."""
     weight_decay: NotNegative = 0.001
     """Pull of the weights towards zero; more means smaller weights."""
+    decay: Literal["all", "weights"] = "all"
+    """What is pulled: all parameters, or weights, which leaves out biases and batch norm (Goyal et al., 2017)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,7 +74,16 @@ class Sgd(RangeChecked):
             )
 
     def __call__(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-        return optim.SGD(parameters, **vars(self), fused=True)
+        settings = vars(self).copy()
+        groups = parameters if settings.pop("decay") == "all" else _decayed_apart(parameters)
+        return optim.SGD(groups, **settings, fused=True)
+
+
+def _decayed_apart(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
+    """Two groups, also where one is empty: as one vector, parameters could not be told apart."""
+    found = list(parameters)
+    weights, others = ([one for one in found if (one.dim() > 1) is many] for many in (True, False))
+    return [{"params": weights}, {"params": others, "weight_decay": 0.0}]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,58 +119,37 @@ class AdamW(Adam):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Warmup(RangeChecked):
-    """Every schedule may begin with a gradual warm-up (Goyal et al., 2017), a straight line to 1."""
+class Lars(RangeChecked):
+    """SGD whose rate is set layer by layer (LARS; You et al., 2017), for batches of thousands."""
 
-    warmup: NotNegative = 0.0
-    """Epochs of gradual warm-up; more is safer for large batches."""
-    warmup_from: Fraction = 0.1
-    """The factor at the start of the warm-up; 1/k when the rate was scaled by k."""
+    lr: Positive = 5.0
+    """The learning rate, before the schedule's factor; higher is faster until it diverges."""
+    momentum: Fraction = 0.9
+    """How much of the last update goes on; 0 remembers nothing."""
+    weight_decay: NotNegative = 0.0005
+    """Pull of the weights towards zero; biases and batch norm are left alone."""
+    trust: Positive = 0.001
+    """How far a step at rate 1 moves a layer, as a part of its norm; more is faster until it diverges."""
 
-    def __call__(self, epoch: float) -> float:
-        if epoch >= self.warmup:
-            return self.after(epoch)
-        return self.after(epoch) * (self.warmup_from + (1 - self.warmup_from) * epoch / self.warmup)
-
-    def after(self, epoch: float) -> float:  # noqa: ARG002
-        """The factor without the warm-up."""
-        return 1.0
+    def __call__(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+        return LARS(parameters, **vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Constant(Warmup):
-    """The learning rate stays as it is."""
+class Lamb(RangeChecked):
+    """AdamW whose rate is set layer by layer (LAMB; You et al., 2020), for batches of thousands."""
 
+    lr: Positive = 0.01
+    """How far a step moves a layer, as a part of its norm, before the schedule's factor."""
+    beta1: Fraction = 0.9
+    """Memory of the mean gradient; closer to 1 is longer."""
+    beta2: Fraction = 0.999
+    """Memory of the squared gradient; closer to 1 is longer."""
+    eps: Positive = 1e-6
+    """Keeps the division finite; more makes it more like SGD."""
+    weight_decay: NotNegative = 0.01
+    """Pull of the weights towards zero; biases and batch norm are left alone."""
 
-@dataclass(frozen=True, kw_only=True)
-class Cosine(Warmup):
-    """Half a cosine from 1 to 0 (Loshchilov and Hutter, 2017)."""
-
-    epochs: Positive = 30.0
-    """Epochs until the end; the factor stays there afterwards, so give as many as you train."""
-    floor: Fraction = 0.0
-    """The factor at the end."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.warmup >= self.epochs:
-            raise ValueError(
-                f"warmup={self.warmup:g} is too long; it must be less than epochs={self.epochs:g}"
-            )
-
-    def after(self, epoch: float) -> float:
-        done = min(epoch / self.epochs, 1.0)
-        return self.floor + (1 - self.floor) * (1 + cos(pi * done)) / 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepDecay(Warmup):
-    """Drop by a factor at each of some epochs."""
-
-    at: Epochs = Epochs((30, 60, 80))
-    """The epochs, joined by "+"."""
-    gamma: Positive = 0.1
-    """The factor of each drop; less drops more."""
-
-    def after(self, epoch: float) -> float:
-        return self.gamma ** sum(epoch >= date for date in self.at)
+    def __call__(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+        betas = (self.beta1, self.beta2)
+        return LAMB(parameters, lr=self.lr, betas=betas, eps=self.eps, weight_decay=self.weight_decay)

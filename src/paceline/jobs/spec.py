@@ -22,6 +22,8 @@ class JobSpec:
     """As in ``Job``; None, here and below, is as the job says."""
     clip_norm: float | None = None
     precision: str | None = None
+    label_smoothing: float | None = None
+    """Of the cross entropy that the parts are trained with; a user's own job brings its own loss."""
 
     @property
     def changes(self) -> dict[str, Any]:

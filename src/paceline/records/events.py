@@ -25,6 +25,8 @@ class MetricsRow:
     metrics: Mapping[str, float]
     learning_rate: float
     seconds: float
+    noise_scale: float | None = None
+    """The gradient noise scale in samples, where it was measured."""
 
     @classmethod
     def from_sums(cls, sums: Sequence[float], names: Iterable[str], **row: Any) -> Self:
@@ -46,6 +48,7 @@ class MetricsRow:
             **self.metrics,
             "learning_rate": self.learning_rate,
             "seconds": self.seconds,
+            **({} if self.noise_scale is None else {"noise_scale": self.noise_scale}),
         }
 
     @classmethod
@@ -53,8 +56,8 @@ class MetricsRow:
         """Read what ``to_json`` gave; null, which stands for a number that is not finite, becomes nan."""
         values = {key: float("nan") if value is None else value for key, value in line.items()}
         row = {key: values.pop(key) for key in ("epoch", "train_loss", "learning_rate", "seconds")}
-        step, test_loss = int(values.pop("step")), values.pop("test_loss", None)
-        return cls(step=step, test_loss=test_loss, metrics=values, **row)
+        row |= {key: values.pop(key, None) for key in ("test_loss", "noise_scale")}
+        return cls(step=int(values.pop("step")), metrics=values, **row)
 
 
 EventWriter = LineWriter[StepRecord]

@@ -14,6 +14,18 @@ from paceline.records.spans import StepBreakdown, Totals
 SCHEMA = 2
 
 
+@dataclass(frozen=True, kw_only=True)
+class NoiseScale:
+    """The gradient noise scale (McCandlish et al., 2018), in samples: larger batches are mostly waste."""
+
+    last: float
+    low: float
+    """The lowest and the highest of the run."""
+    high: float
+    batch: int
+    """The run's own global batch."""
+
+
 @dataclass(kw_only=True)
 class Summary:
     """How a run ended and where its time went; written as ``summary.json`` by both runtimes."""
@@ -41,6 +53,8 @@ class Summary:
     loads: list[HostLoad] = field(default_factory=list)
     coding: float | None = None
     """Seconds that encoding and decoding took rank 0 in a step, in the mean since its process began."""
+    noise_scale: NoiseScale | None = None
+    """None where no gradients of two batch sizes were compared, or too few."""
 
     @property
     def missed(self) -> bool:
@@ -132,6 +146,8 @@ class Started:
     cores: int | None = None
     step: str = ""
     """What a step is made of, after the batch: " x 4 accumulated, bf16"; empty for one plain mini-batch."""
+    learning_rate: str = ""
+    """How it follows from the batch: "0.05 x 8 for a batch of 256 (linear)"; empty where it is not scaled."""
     probe: Probe | None = None
     """Where a codec is in use."""
 

@@ -259,6 +259,8 @@ def header(run: Started) -> list[str]:
     way = f" over {_TRANSPORTS.get(backend, backend)}{by}{schedule}" if run.transport else ""
     codec = f", codec {run.codec}" if run.codec else ""
     lines = [f"{run.job} ({size}), {_workers(run.batch_sizes)}{run.step}, {run.strategy}{way}{codec}"]
+    if run.learning_rate:
+        lines.append(f"learning rate {run.learning_rate}")
     if run.threads and run.cores:
         each = " each" if len(run.batch_sizes) > 1 else ""
         lines.append(f"{counted(run.threads, 'thread')}{each} of {counted(run.cores, 'core')}")

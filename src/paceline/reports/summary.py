@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from paceline.records.servers import ServerTotals
 from paceline.records.spans import StepBreakdown, Totals
-from paceline.records.summary import Summary
+from paceline.records.summary import NoiseScale, Summary
 from paceline.reports.text import bar, counted, percent, rounded_to_add_up
 from paceline.units import show_bytes, show_seconds
 
@@ -65,12 +65,22 @@ def summary_text(summary: Summary, folder: str | None = None, blocks: bool = Tru
     if summary.servers:
         told = (_staleness(summary.servers, blocks), _waiting(summary.totals), _served(summary.servers))
         lines += [line for paragraph in told if paragraph for line in ("", *paragraph)]
+    if summary.noise_scale:
+        lines += wrap(_noise_scale(summary.noise_scale), 120)
     damaged = sum(one.damaged for one in summary.totals) + sum(one.damaged for one in summary.servers)
     if damaged:
         lines.append(
             f"{counted(damaged, 'line')} of the record could not be read; what was there is in no sum"
         )
     return "\n".join(lines)
+
+
+def _noise_scale(scale: NoiseScale) -> str:
+    about, low, high = (f"{float(f'{one:.2g}'):,.0f}" for one in (scale.last, scale.low, scale.high))
+    return (
+        f"gradient noise scale: about {about} samples ({low} to {high} over the run); batches beyond that are mostly "
+        f"waste; this run's was {scale.batch:,}"
+    )
 
 
 Workers = Mapping[int, Totals]

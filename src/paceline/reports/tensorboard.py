@@ -61,6 +61,8 @@ class TensorBoardObserver(Observer):
         scores = {"train/mean_loss": row.train_loss, "train/learning_rate": row.learning_rate}
         if row.test_loss is not None:
             scores["test/loss"] = row.test_loss
+        if row.noise_scale is not None:
+            scores["train/noise_scale"] = row.noise_scale
         scores |= {f"test/{name}": value for name, value in row.metrics.items()}
         for name, value in scores.items():
             self._scalar(name, value, row.step, row.seconds)

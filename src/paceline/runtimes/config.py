@@ -24,7 +24,7 @@ from paceline.runtimes.settings import Settings, read_exactly
 from paceline.specs.source import check_trusted, fingerprints
 from paceline.strategies import STRATEGIES
 
-SCHEMA = 5
+SCHEMA = 6
 
 _CHANGEABLE = ("epochs", "iterations", "target_accuracy", "evaluate", "checkpoint", "keep")
 """Settings that decide how long a run goes on and what is kept of it, and not what it computes."""
@@ -194,10 +194,13 @@ def resolved(settings: Settings) -> Settings:
         parts: dict[str, Any] = {
             part: _written_out(getattr(job, part), table, part) for part, table in _PARTS.items()
         }
-        job = replace(job, **parts, accumulate=job.accumulate or 1, precision=job.precision or "fp32")
+        parts |= {"accumulate": job.accumulate or 1, "precision": job.precision or "fp32"}
+        job = replace(job, **parts, label_smoothing=job.label_smoothing or 0.0)
     strategy = _written_out(settings.strategy, STRATEGIES, "strategy")
     codec = each_link(settings.codec, lambda link: _written_out(link, CODECS, "codec"))
-    return replace(settings, job=job, strategy=strategy, codec=codec)
+    # Another number of workers shares the same global batch: the rate stays what it was.
+    reference = settings.reference_batch if settings.scale_lr == "none" else float(settings.reference)
+    return replace(settings, job=job, strategy=strategy, codec=codec, reference_batch=reference)
 
 
 def _written_out(spec: str, table: specs.Table, kind: str) -> str:

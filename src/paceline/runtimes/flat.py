@@ -1,8 +1,6 @@
 """A model whose parameters, gradients and buffers are views into one tensor each, and its optimizer on them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from inspect import unwrap
 from itertools import accumulate
 from typing import Any
 
@@ -12,12 +10,14 @@ from torch import Tensor, nn, optim
 from paceline.errors import UsageError
 from paceline.jobs.batches import Batch, batch_loss
 from paceline.jobs.job import Job, Traceable
-from paceline.jobs.optimizers import ELEMENTWISE, clip_norm_, takes_vector
+from paceline.jobs.optimizers import clip_norm_, plain_step, takes_vector
 from paceline.jobs.step import NO_HOOKS, StepHooks, accumulate_gradient
 
 CONTROL = 16
 """Elements in front of the parameters and of the gradients that travel with every reduction of the whole vector:
-the weight and the vote to stop. Sixteen keep the vector behind them aligned to a cache line."""
+the weight, the vote to stop and, of a gradient that is measured, the squared norm of each worker's own. Sixteen keep
+the vector behind them aligned to a cache line."""
+WEIGHT, VOTE, SQUARES = range(3)
 
 Zeros = Callable[[int, torch.dtype, torch.device], Tensor]
 
@@ -105,7 +105,7 @@ class ScheduledOptimizer:
         self._optimizer = flat_optimizer(job.optimizer, flat)
         self._grad, self._clip_norm = flat.grad, job.clip_norm
         self.base_rates = [group["lr"] for group in self._optimizer.param_groups]
-        self._step = _plain_step(self._optimizer)
+        self._step = plain_step(self._optimizer)
 
     def step(self, factor: float = 1.0) -> None:
         clip_norm_(self._grad, self._clip_norm)
@@ -125,17 +125,6 @@ class ScheduledOptimizer:
         groups = self._optimizer.state_dict()["param_groups"]
         slots = {int(index): slot for index, slot in state.items()}
         self._optimizer.load_state_dict({"state": slots, "param_groups": groups})
-
-
-def _plain_step(optimizer: optim.Optimizer) -> Callable[[], object]:
-    """The optimizer's step without torch's wrappers for hooks, profilers and the compiler, where no hook is set.
-
-    They cost several times what a small model's step itself does, and import the compiler, which takes a second.
-    """
-    hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-    if type(optimizer) not in ELEMENTWISE or optimizer.defaults.get("differentiable") or hooks:
-        return optimizer.step
-    return torch.no_grad()(partial(unwrap(type(optimizer).step), optimizer))
 
 
 def flat_optimizer(

@@ -13,6 +13,7 @@ from paceline.errors import UsageError
 from paceline.jobs.build import build_job
 from paceline.jobs.job import Job
 from paceline.jobs.partition import Clients, check_labels, labels_of
+from paceline.jobs.schedules import SCALINGS, scale_schedule
 from paceline.jobs.sharding import Shards
 from paceline.records.summary import Started
 from paceline.runtimes.replica import check_divisible, check_momentum
@@ -54,6 +55,8 @@ class Prepared(Generic[J_co]):
     shards: Shards
     clients: Clients
     triggers: Triggers
+    rate_factor: float = 1.0
+    """What the learning rate is multiplied by, in the job's schedule, because of the batch."""
 
     @property
     def compresses(self) -> bool:
@@ -63,7 +66,10 @@ class Prepared(Generic[J_co]):
     def servers(self) -> int:
         return server_count(self.settings, self.strategy)
 
-    def started(self, name: str, parameters: int, transport: str, folder: str | None) -> Started:
+    def started(
+        self, name: str, parameters: int, transport: str, folder: str | None, rate: float | None = None
+    ) -> Started:
+        """``rate`` is the optimizer's learning rate, where there is an optimizer."""
         settings, triggers = self.settings, self.triggers
         scheduled = settings.collective != NATIVE and settings.workers > 1
         return Started(
@@ -79,7 +85,12 @@ class Prepared(Generic[J_co]):
             steps_per_epoch=triggers.steps_per_epoch,
             target=settings.target_accuracy,
             folder=folder,
+            learning_rate="" if rate is None or settings.scale_lr == "none" else self._scaled(rate),
         )
+
+    def _scaled(self, rate: float) -> str:
+        batch, rule = self.shards.global_batch, self.settings.scale_lr
+        return f"{rate:g} x {self.rate_factor:.4g} for a batch of {batch:,} ({rule})"
 
     def _codec(self) -> str:
         kept = {"error": "with error memory", "none": "without error memory"}[self.codec.memory]
@@ -107,7 +118,17 @@ def prepare(settings: Settings) -> Prepared[Job]:
         check_labels(job.train, job.name, alpha)
     if prepared.codec.has_momentum:
         check_momentum(job, settings.codec)
-    return prepared
+    return scale_rate(prepared)
+
+
+def scale_rate(prepared: Prepared[Job]) -> Prepared[Job]:
+    """Multiply the job's learning rate as the settings say, in its schedule, which workers and servers follow."""
+    settings, job = prepared.settings, prepared.job
+    if settings.scale_lr == "none":
+        return prepared
+    factor = SCALINGS[settings.scale_lr](prepared.shards.global_batch / settings.reference)
+    scaled = replace(job, schedule=scale_schedule(job.schedule, factor))
+    return replace(prepared, job=scaled, rate_factor=factor)
 
 
 def prepare_job(settings: Settings, job: J, strategy: Strategy) -> Prepared[J]:

@@ -22,6 +22,7 @@ from paceline.jobs.step import NO_HOOKS, StepHooks
 from paceline.runtimes.compression import layout_of
 from paceline.runtimes.flat import Flat, FlatModel, ScheduledOptimizer, Zeros, own_memory
 from paceline.runtimes.loading import Request, load
+from paceline.runtimes.noise_scale import FirstMiniBatch, NoiseMeter
 from paceline.runtimes.randomness import AllStreams, State, TorchStream, undisturbed
 from paceline.strategies.base import Worker, server_slices
 
@@ -48,6 +49,7 @@ class Replica(FlatModel):
         self.rng = first_streams(job, seed, rank)
         self.loss_sum = 0.0
         self.loss_samples = 0
+        self.noise = NoiseMeter(shards, rank, job.accumulate)
 
     @contextmanager
     def randomness(self) -> Iterator[None]:
@@ -73,13 +75,25 @@ class Replica(FlatModel):
         samples = sum(counts)
         shares = [share * (count / samples) for count in counts]
         batches = self.batches(step) if batch is None else self._load_now(requests)
-        losses = self.accumulate(batches, shares, hooks)
+        # A gradient that is reduced while backward runs is another worker's too.
+        if share == 1.0 and batch is None and self.noise.mini_batches_due(step):
+            losses = self._compared(batches, shares, hooks)
+        else:
+            losses = self.accumulate(batches, shares, hooks)
         if bad := [value for value in losses if not isfinite(value)]:
             raise self.diverged(f"the loss of rank {self.rank} is {bad[0]}", step + 1)
         total = sum(value * count for value, count in zip(losses, counts, strict=True))
         self.loss_sum += total
         self.loss_samples += samples
         return total / samples if samples else nan
+
+    def _compared(self, batches: Iterator[Batch], shares: list[float], hooks: StepHooks) -> list[float]:
+        """As ``accumulate``; the noise scale is told by the first mini-batch and all of them."""
+        first = FirstMiniBatch(hooks, self.flat.grad)
+        losses = self.accumulate(batches, shares, first)
+        assert first.square is not None
+        self.noise.compare_mini_batches(float(first.square) / shares[0] ** 2, self.flat.grad)
+        return losses
 
     def batches(self, step: int) -> Iterator[Batch]:
         """The mini-batches of a step, on the worker's device, and those of the steps after it.
@@ -129,7 +143,12 @@ class Replica(FlatModel):
         self.optimizer.step(self.job.schedule(epoch) * rate)
 
     def learning_rate(self, epoch: float) -> float:
-        return float(self.optimizer.base_rates[0] * self.job.schedule(epoch))
+        return self.base_rate * self.job.schedule(epoch)
+
+    @property
+    def base_rate(self) -> float:
+        """The learning rate before the schedule's factor; of several, the first group's."""
+        return float(self.optimizer.base_rates[0])
 
     @torch.no_grad()
     def evaluate(
@@ -202,6 +221,7 @@ class Replica(FlatModel):
             "optimizer": self.optimizer.state(),
             "rng": self.streams.get(),
             "loss": [self.loss_sum, self.loss_samples],
+            "noise": self.noise.state(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -213,6 +233,7 @@ class Replica(FlatModel):
         self.optimizer.load(state["optimizer"])
         self.streams.set(state["rng"])
         self.loss_sum, self.loss_samples = state["loss"]
+        self.noise.load(state["noise"])
 
 
 def first_model(job: Job, seed: int, device: torch.device) -> nn.Module:

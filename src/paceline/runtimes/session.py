@@ -78,6 +78,7 @@ class Session:
     position: Position
     learning_rate: Callable[[float], float]
     report: Callable[[MetricsRow], None]
+    noise_scale: Callable[[], float | None] = lambda: None
     stopping: Callable[[], bool] = lambda: False
     """Whether the workers have agreed to stop early; the same on all workers at a sync point."""
     at_sync_point: bool = False
@@ -203,6 +204,7 @@ class Session:
                 epoch=epoch,
                 learning_rate=self.learning_rate(epoch),
                 seconds=self.me.now,
+                noise_scale=self.noise_scale(),
             )
             self.report(row)
             if not isfinite(sums[TEST_LOSS]):

@@ -66,6 +66,10 @@ class Settings:
     """What is sent in place of whole gradients, or of differences of parameters."""
     servers: int = 1
     """How many servers keep the parameters, where the strategy has servers; each keeps an even part."""
+    scale_lr: Literal["none", "linear", "sqrt"] = "none"
+    """What multiplies the learning rate for a global batch of k reference batches: nothing, k, or its square root."""
+    reference_batch: float | None = None
+    """The batch that the learning rate was chosen for; None is the mean mini-batch of a worker. Less scales more."""
 
     def __post_init__(self) -> None:
         check_collective(self.collective)
@@ -83,6 +87,15 @@ class Settings:
             ),
             (target is None or 0 < target <= 1, f"a target accuracy of {target} must lie between 0 and 1"),
             (0 <= self.seed < 2**63, f"seed {self.seed} is out of range: at least 0 and less than 2**63"),
+            (
+                self.reference_batch is None or 0 < self.reference_batch < float("inf"),
+                f"a reference batch of {self.reference_batch} is out of range: it must be more than 0, such as 256",
+            ),
+            (
+                self.reference_batch is None or self.scale_lr != "none",
+                f"a reference batch of {self.reference_batch or 0:g} has no use where the learning rate is not scaled; "
+                "scale it linearly or by the square root, or leave the reference out",
+            ),
             (self.slow_turns >= 0, f"slow turns of {self.slow_turns} steps are too short: use 0 for always"),
             (
                 self.slow or not self.slow_turns,
@@ -109,6 +122,11 @@ class Settings:
     @property
     def workers(self) -> int:
         return len(self.batch_sizes)
+
+    @property
+    def reference(self) -> float:
+        """Samples of the batch that the learning rate was chosen for."""
+        return self.reference_batch or sum(self.batch_sizes) / self.workers
 
 
 def read_exactly(document: Any, kind: type[T]) -> T:

@@ -21,7 +21,7 @@ from paceline.costs.trace.recorder import HeldMemory, ModuleTracker, OperatorRec
 from paceline.errors import UsageError, is_users
 from paceline.jobs.batches import Batch, batch_loss, check_loss, describe, kept_outputs, tensors_of
 from paceline.jobs.job import Job, Traceable
-from paceline.jobs.optimizers import Adam, AdamW, Sgd, clip_norm_, takes_vector
+from paceline.jobs.optimizers import Adam, AdamW, Sgd, clip_norm_, plain_step, takes_vector
 from paceline.jobs.step import StepHooks, StepPhase, accumulate_gradient
 
 T = TypeVar("T")
@@ -273,6 +273,7 @@ class OnCpu(nn.Parameter):
 def _fused_update(factory: Sgd | Adam, grad: Tensor) -> Update:
     """What an optimizer that ships calls; it is not built on meta, because torch imports its compiler to do so."""
     settings = {**asdict(factory), "maximize": False}
+    settings.pop("decay", None)  # of what is pulled towards zero, nothing is moved less
     many = 2 if isinstance(factory, Adam) else int(factory.momentum > 0)
     vector, *moments = (torch.empty_like(grad) for _ in range(many + 1))
     held = many * grad.nbytes
@@ -298,9 +299,10 @@ def _built_update(factory: Factory, parameters: list[nn.Parameter], grad: Tensor
     for group in optimizer.param_groups:
         if group.get("fused") and grad.is_meta:
             group["params"] = [_on_cpu(one, optimizer) for one in group["params"]]
-    optimizer.step()  # which makes its state
+    step = plain_step(optimizer)
+    step()  # which makes its state
     states = [one for state in optimizer.state.values() for one in state.values()]
-    return Update(optimizer.step, sum(one.nbytes for one in states if isinstance(one, Tensor)))
+    return Update(step, sum(one.nbytes for one in states if isinstance(one, Tensor)))
 
 
 def _on_cpu(parameter: nn.Parameter, optimizer: optim.Optimizer) -> nn.Parameter:

@@ -23,7 +23,6 @@ from paceline.strategies.effects import AllReduce, Broadcast, BucketedMean, Grad
 class CodedTransfers(Transfers):
     """Parts of the flat vector that are reduced, and then, where there are weights, their exact sum."""
 
-    buckets: tuple[Bucket, ...] = ()
     reductions: tuple[CodedReduction, ...] = ()
 
 

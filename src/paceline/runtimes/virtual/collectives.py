@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from paceline.collectives.traffic import broadcast_bytes, plan_buckets
+from paceline.collectives.traffic import Bucket, broadcast_bytes, plan_buckets
 from paceline.costs.collectives import (
     AllReduceCosts,
     Price,
@@ -18,6 +18,7 @@ from paceline.costs.collectives import (
 )
 from paceline.errors import RunFailed
 from paceline.runtimes.flat import CONTROL
+from paceline.runtimes.noise_scale import in_buckets, squared_norm
 from paceline.runtimes.virtual.background import BackgroundReductions
 from paceline.runtimes.virtual.coded import CodedCollectives, CodedTransfers
 from paceline.runtimes.virtual.node import Node, ReductionPart, describe
@@ -179,6 +180,7 @@ class VirtualCollectives:
             prices=tuple(self._price_all_reduce(size, element) for size in sizes),
             traffic=add_traffic([self._traffic(size, element) for size in sizes]),
             parts=parts[:-1],
+            buckets=tuple(buckets),
         )
 
     def _end(
@@ -240,7 +242,7 @@ def _combine(workers: Sequence[Node], transfers: Transfers) -> float | None:
     first, coded = effects[0], isinstance(transfers, CodedTransfers)
     if type(first) is Gradient:
         if workers[0].replica is not None and not coded:
-            reduce_into_all([worker.me.grad for worker in workers], (), "sum")
+            _reduce_gradients(workers, transfers.buckets)
         return float(sum([worker.me.samples for worker in workers]))
     tensors = [effect.tensor for effect in effects]
     if type(first) is Broadcast:
@@ -256,6 +258,24 @@ def _combine(workers: Sequence[Node], transfers: Transfers) -> float | None:
         if tensor is worker.me.params or first.offset is not None:
             worker.me.samples_since_sync = 0
     return sum(weights)
+
+
+def _reduce_gradients(workers: Sequence[Node], buckets: Sequence[Bucket]) -> None:
+    """Add up the workers' shares of the mean; in some steps the first worker compares them with it."""
+    grads = [worker.me.grad for worker in workers]
+    first = workers[0]
+    if len(workers) < 2 or not first.replica.noise.due(first.me.clock):
+        reduce_into_all(grads, (), "sum")
+        return
+    total = sum([worker.me.samples for worker in workers])
+    pairs = zip(workers, grads, strict=True)
+    # One tensor each, and added as the gradients are, so that live workers get the same to the last bit.
+    squares = [
+        squared_norm(in_buckets(grad, buckets)) / (worker.me.samples / total) ** 2 for worker, grad in pairs
+    ]
+    reduce_into_all([*grads], (), "sum")
+    reduce_into_all(squares, (), "sum")
+    first.replica.noise.compare_workers(float(squares[0]), first.me.grad)
 
 
 def _overlaps(intervals: Sequence[Interval], begun: float, ended: float) -> tuple[Sequence[Interval], float]:

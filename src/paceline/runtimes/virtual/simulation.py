@@ -15,7 +15,7 @@ from paceline.costs.stated import StatedCosts
 from paceline.costs.topology import Topology
 from paceline.errors import RunFailed, UsageError
 from paceline.jobs.job import Job
-from paceline.jobs.optimizers import Constant
+from paceline.jobs.schedules import Constant
 from paceline.records.events import MetricsRow
 from paceline.records.summary import Observer, Summary
 from paceline.runtimes.compression import Compressor
@@ -143,6 +143,7 @@ class Simulation:
             me=me,
             position=Position(progress=self._begun, last_sync=self._begun),
             learning_rate=learning_rate,
+            noise_scale=self._noise_scale,
             report=self._report,
         )
         dies = inf if host.dies is None else host.dies
@@ -188,6 +189,10 @@ class Simulation:
         seconds = cost.encode if encodes else cost.decode
         return seconds if node.session is None else seconds / self.costs.speeds[node.peer.rank]
 
+    def _noise_scale(self) -> float | None:
+        first = self.workers[0].replica
+        return first.noise.value if first else None
+
     def _report(self, row: MetricsRow) -> None:
         """Every worker at a sync point reports the same row; it is passed on once."""
         if not self._rows or self._rows[-1].step < row.step:
@@ -197,7 +202,10 @@ class Simulation:
     def start(self) -> None:
         folder = self.recorder.folder
         where = str(folder.path) if folder else None
-        self.observer.started(self.prepared.started(self._name, self.shape.size, self._transport, where))
+        rate = self.workers[0].replica.base_rate if self._job else None
+        self.observer.started(
+            self.prepared.started(self._name, self.shape.size, self._transport, where, rate)
+        )
 
     def finish(self) -> Summary:
         prepared = self.prepared
@@ -221,6 +229,7 @@ class Simulation:
             final=self._rows[-1].to_json() if self._rows else {},
             totals=totals,
             servers=[server.totals for server in self.servers],
+            noise_scale=self.workers[0].replica.noise.summary() if self._job else None,
         )
         self.observer.finished(summary)
         return summary

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import count
 from math import inf
 
+from paceline.collectives.traffic import Bucket
 from paceline.costs.collectives import Price, Traffic
 from paceline.costs.network import FlowNetwork
 
@@ -25,6 +26,8 @@ class Transfers:
     parts: tuple[float, ...] = ()
     """The part of backward after which each but the last is ready; the last waits for the end of backward."""
     root: int = 0
+    buckets: tuple[Bucket, ...] = ()
+    """The parts of the flat vector that travel, where these are several."""
     computing: float = 0.0
     """Seconds of each worker that do not hide behind backward, which computes as well."""
 

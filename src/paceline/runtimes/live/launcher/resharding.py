@@ -125,7 +125,7 @@ def _make(old: RunFolder, config: Config, settings: Settings, parent: Path) -> R
 def _spread(trees: Trees, settings: Settings, job: Job, step: int) -> Trees:
     saved = list(trees.values())
     weights = [max(1, tree["worker"]["samples_since_sync"]) for tree in saved]
-    replicas = [{**tree["replica"], "rng": None, "loss": None} for tree in saved]
+    replicas = [{**tree["replica"], "rng": None, "loss": None} for tree in saved]  # "noise" is rank 0's
     merged = _mean(replicas, weights)
     state = {  # what a codec keeps is in units of an even share of the mean
         name: _mean(

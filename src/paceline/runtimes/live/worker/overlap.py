@@ -4,13 +4,15 @@ from collections.abc import Callable
 from functools import partial
 from time import perf_counter, sleep
 
+import torch
 from torch import Tensor
 
 from paceline.clusters.cluster import takes_turn
 from paceline.collectives.traffic import Bucket, plan_buckets
 from paceline.runtimes.compression import Compressor
-from paceline.runtimes.flat import CONTROL, Flat
+from paceline.runtimes.flat import CONTROL, SQUARES, Flat
 from paceline.runtimes.live.worker.comm import PendingSum, SoloComm
+from paceline.runtimes.noise_scale import squared_norm
 from paceline.strategies.effects import BucketedMean
 
 
@@ -42,17 +44,22 @@ class Overlap:
         self._control = flat.grad_storage[:CONTROL]
         self._parts = [flat.grad[bucket.start : bucket.stop] for bucket in self._early]
         self._end = flat.grad_storage[: CONTROL + self._last.stop]
+        self._rest = flat.grad[: self._last.stop]
         self.sent, self.received = self._traffic()
         for place, bucket in enumerate(self._early):
             for index in bucket.parameters:
                 flat.parameters[index].register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                     partial(self._filled, place)
                 )
-        self._active = False
+        self._active = self._measured = False
 
-    def begin(self, share: float = 1.0) -> None:  # noqa: ARG002
-        """The last backward of a step begins, in which the gradient becomes ``share`` times what it is."""
-        self._active = True
+    def begin(self, share: float = 1.0, *, measured: bool = False) -> None:
+        """The last backward of a step begins, in which the gradient becomes ``share`` times what it is.
+
+        Where it is ``measured``, the squared norm of the whole one travels with the sums, added up over all workers.
+        """
+        self._active, self._measured, self._share = True, measured, share
+        self._squares: list[Tensor] = []
         self._missing = [len(bucket.parameters) for bucket in self._early]
         self._pending: list[PendingSum] = []
         self._begun: list[float] = []
@@ -73,6 +80,8 @@ class Overlap:
             self._ended[place] = perf_counter()
 
         self._begun.append(perf_counter())
+        if self._measured:
+            self._squares.append(squared_norm([self._parts[place]]))
         self._pending.append(self._start(place, done))
 
     def finish(self) -> list[tuple[float, float]]:
@@ -82,6 +91,9 @@ class Overlap:
         behind = len(self._pending)
         while len(self._pending) < len(self._early):
             self._start_next()
+        if self._measured:
+            squares = [*self._squares, squared_norm([self._rest])]
+            self._control[SQUARES] = torch.stack(squares).sum() / self._share**2
         self._finish()
         spans, free = [], 0.0
         for begun, ended in zip(self._begun[:behind], self._ended, strict=False):
@@ -113,8 +125,8 @@ class CompressedOverlap(Overlap):
         super().__init__(flat, comm, slowdown, mean)
         self._compressor = compressor
 
-    def begin(self, share: float = 1.0) -> None:
-        super().begin(share)
+    def begin(self, share: float = 1.0, *, measured: bool = False) -> None:
+        super().begin(share, measured=measured)
         self._failed = False
         self.sent, self.received = self._traffic()
 

@@ -18,7 +18,7 @@ from paceline.records.folder import RunFolder, RunLock, check_folder_name, creat
 from paceline.records.load import HostLoad, SystemSampler, usable_cores
 from paceline.records.servers import ServerTotals
 from paceline.records.spans import StepRecord, TimeLedger, Totals
-from paceline.records.summary import Observer, Probe, Started, Summary
+from paceline.records.summary import NoiseScale, Observer, Probe, Started, Summary
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_config
 from paceline.runtimes.live.request import ProcessTask
@@ -99,9 +99,10 @@ class RunRecords:
         if self.is_first:
             self._observer.noted(sentence)
 
-    def started(self, first_step: int, probe: Probe | None = None) -> None:
+    def started(self, first_step: int, rate: float, probe: Probe | None = None) -> None:
+        """``rate`` is the optimizer's learning rate."""
         path, me = self.folder.path, self._me
-        started = self._prepared.started(path.name, me.params.numel(), self._comm.transport, str(path))
+        started = self._prepared.started(path.name, me.params.numel(), self._comm.transport, str(path), rate)
         threads = torch.get_num_threads()
         self._started = replace(
             started, first_step=first_step, seconds=me.now, threads=threads, cores=usable_cores()
@@ -130,7 +131,12 @@ class RunRecords:
                 self._observer.started(self._started)
 
     def finished(
-        self, ending: Ending, position: Position, sampler: SystemSampler | None, coding: float | None = None
+        self,
+        ending: Ending,
+        position: Position,
+        sampler: SystemSampler | None,
+        coding: float | None = None,
+        noise_scale: NoiseScale | None = None,
     ) -> Summary:
         me, totals = self._me, [self.ledger.totals()]
         loads, servers = list[HostLoad](), list[ServerTotals]()
@@ -159,6 +165,7 @@ class RunRecords:
             memory_bytes=sampler.memory_bytes if sampler else None,
             loads=loads,
             coding=coding,
+            noise_scale=noise_scale,
         )
         if self.is_first and not left:
             write_json(self.folder.summary, summary.to_json())

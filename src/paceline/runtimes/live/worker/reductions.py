@@ -9,7 +9,7 @@ from torch import Tensor
 from paceline.codecs.exchanges import Reduction, Sum
 from paceline.collectives.traffic import broadcast_bytes
 from paceline.runtimes.compression import Compressor
-from paceline.runtimes.flat import CONTROL
+from paceline.runtimes.flat import CONTROL, VOTE, WEIGHT
 from paceline.runtimes.live.worker.background import ReductionResult, ReductionThread
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.overlap import Overlap
@@ -18,8 +18,6 @@ from paceline.runtimes.live.worker.stopping import StopByVote
 from paceline.runtimes.replica import Replica
 from paceline.strategies.base import Worker
 from paceline.strategies.effects import AllReduce, Broadcast, StartAllReduce, Wait
-
-WEIGHT, VOTE = 0, 1
 
 
 class Reductions:

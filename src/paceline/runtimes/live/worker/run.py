@@ -19,6 +19,7 @@ from paceline.records.summary import Observer, Probe, Summary
 from paceline.records.tensors import write_tensors
 from paceline.runtimes.compression import Compressor, layout_of
 from paceline.runtimes.config import already_complete
+from paceline.runtimes.flat import SQUARES
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.overlap import CompressedOverlap, Overlap, Slowdown
@@ -78,7 +79,7 @@ class WorkerRun(StepHooks):
             overlap = partial(CompressedOverlap, flat, comm, self._slowdown, self._compressor)
         self._overlap_of = cache(overlap)
         self._overlap: Overlap | None = None
-        self._share = 1.0
+        self._share, self._measured = 1.0, False
         self._loss, self._seen = 0.0, 0
 
     def restore(self, checkpoints: Checkpoints) -> bool:
@@ -129,7 +130,8 @@ class WorkerRun(StepHooks):
                 stack.enter_context(sampler)
             events = stack.enter_context(EventWriter(self.records.folder.events(self.comm.rank)))
             before_hard_end(events.flush)
-            self.records.started(self.position.progress, self._probe() if start_together else None)
+            probe = self._probe() if start_together else None
+            self.records.started(self.position.progress, self.replica.base_rate, probe)
             if start_together:
                 self.comm.barrier()
             ending = self._run(events, stop)
@@ -142,7 +144,7 @@ class WorkerRun(StepHooks):
         coding = None
         if self._compressor and self.me.clock > begun:
             coding = self.comm.coding_seconds / (self.me.clock - begun)
-        summary = self.records.finished(ending, self.position, sampler, coding)
+        summary = self.records.finished(ending, self.position, sampler, coding, self.replica.noise.summary())
         self.comm.finish(self.me.clock, "left" if ending == "left" else "finished")
         return summary
 
@@ -169,6 +171,7 @@ class WorkerRun(StepHooks):
             me=self.me,
             position=self.position,
             learning_rate=self.replica.learning_rate,
+            noise_scale=lambda: self.replica.noise.value,
             report=self.records.evaluated,
             stopping=lambda: stop.reached(self.me.clock),
         )
@@ -248,11 +251,15 @@ class WorkerRun(StepHooks):
         share = me.samples / replica.shards.total(me.clock) if effect.reduce else 1.0
         overlap = self._overlap_of(effect.reduce) if effect.reduce and not self.comm.alone else None
         self._overlap, self._share = overlap, share
+        # Encoded, the mean is not what the workers' own gradients add up to.
+        self._measured = overlap is not None and not self._compressor and replica.noise.due(me.clock)
         loss = replica.gradient(me.clock, share, self, batch)
         self._loss = loss if me.samples else self._loss
         self.heartbeat.enter("exchange")
         if overlap:
             self._reductions.finish(overlap)
+            if self._measured:
+                replica.noise.compare_workers(replica.flat.grad_storage[SQUARES].item(), me.grad)
         elif effect.reduce:
             me.total_weight = me.samples
         me.samples_since_sync += me.samples
@@ -270,7 +277,7 @@ class WorkerRun(StepHooks):
 
     def last_backward(self) -> None:
         if self._overlap:
-            self._overlap.begin(self._share)
+            self._overlap.begin(self._share, measured=self._measured)
 
     def _apply(self, effect: effects.Apply) -> None:
         me = self.me
