@@ -151,7 +151,8 @@ def _contents(place: Place, number: int) -> list[str]:
     """Curves may leave the panel, and are cut off at its edge."""
     clip = f'<clipPath id="panel-{number}"><rect x="{place.left}" y="{place.top - 3}" width="{place.width}" height="{PLOT + 6}"/></clipPath>'  # noqa: E501
     curves = "\n".join(_curve(place, one) for one in place.panel.curves)
-    taken: list[tuple[float, float, float]] = []
+    dots = [(place.x(one.point[0]), place.y(one.point[1])) for one in place.panel.marks]
+    taken = [(y + 4, x - 5, x + 5) for x, y in dots]
     marks = [piece for one in place.panel.marks for piece in _mark(place, one, taken)]
     return [clip, f'<g clip-path="url(#panel-{number})">\n{curves}\n</g>', *marks]
 
@@ -186,10 +187,13 @@ def _mark(place: Place, mark: Mark, taken: list[tuple[float, float, float]]) -> 
 
 
 def free_place(x: float, y: float, words: str, taken: list[tuple[float, float, float]]) -> float:
-    """Where a label stands on none of the others: just above its point, or a line or more below it."""
-    width = LETTER * len(words) + 10
+    """Where a label beside a point stands on no other label or point: just above it, or a line or more below it.
+
+    ``taken`` are the lines of what is there, each with its left and right end; the label is added to them.
+    """
+    left, right = x + 7, x + 7 + LETTER * len(words)
     for top in (y - 6, *(y + 18 + 15 * line for line in range(20))):
-        if all(abs(top - other) >= 14 or x >= end or x + width <= start for other, start, end in taken):
+        if all(abs(top - other) >= 14 or left >= end or right <= start for other, start, end in taken):
             break
-    taken.append((top, x, x + width))
+    taken.append((top, left, right))
     return top

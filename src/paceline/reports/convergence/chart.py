@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from paceline.reports.axes import Axis, LinearAxis, tick_label
 from paceline.reports.line_chart import Curve, Panel, line_chart
 from paceline.reports.text import counted, percent
-from paceline.studies.convergence.result import ConvergenceResult, ConvergenceRow, CurvePoint
+from paceline.studies.convergence.result import ConvergenceResult, ConvergenceRow, MedianEvaluation
 from paceline.units import show_bytes, show_seconds
 
 BELOW_TARGET = 0.15
 """How much of the way up to the target is shown at least."""
-FAR = 12.0
+FAR = 8.0
 """How many times as far the longest run goes as the shortest before an axis is logarithmic."""
 
-Figure = Callable[[CurvePoint], float]
+CurveFigure = Callable[[MedianEvaluation], float]
 
 
 def panels(result: ConvergenceResult) -> tuple[Panel, ...]:
@@ -22,10 +22,10 @@ def panels(result: ConvergenceResult) -> tuple[Panel, ...]:
     rows = [row for row in result.rows if row.curve]
     up = _accuracies(result, rows)
 
-    def panel(label: str, figure: Figure, tick: Callable[[float], str]) -> Panel:
+    def panel(label: str, figure: CurveFigure, tick: Callable[[float], str]) -> Panel:
         return Panel(
             label=label,
-            across=_across([[figure(point) for point in row.curve] for row in rows]),
+            across=_across(rows, figure, up.low),
             up=up,
             across_tick=lambda value: tick(value) if value else "0",
             up_tick=percent,
@@ -48,16 +48,16 @@ def _accuracies(result: ConvergenceResult, rows: Sequence[ConvergenceRow]) -> Ax
     return LinearAxis(math.floor(20 * low) / 20, high)
 
 
-def _across(curves: Sequence[Sequence[float]]) -> Axis:
-    """Linear from 0, or logarithmic where curves end at values that are far apart."""
-    ends = [curve[-1] for curve in curves]
-    starts = [value for curve in curves for value in curve if value > 0]
-    if starts and max(ends) > FAR * min(ends) > 0:
+def _across(rows: Sequence[ConvergenceRow], figure: CurveFigure, floor: float) -> Axis:
+    """Linear from 0; where curves end far apart, logarithmic from the first point above the floor."""
+    ends = [figure(row.curve[-1]) for row in rows]
+    starts = [figure(point) for row in rows for point in row.curve if point.high >= floor]
+    if ends and max(ends) > FAR * min(ends) > 0:
         return Axis.around([min(starts), max(ends)])
     return LinearAxis(0.0, max(ends, default=0.0) or 1.0)
 
 
-def _curve(result: ConvergenceResult, row: ConvergenceRow, figure: Figure) -> Curve:
+def _curve(result: ConvergenceResult, row: ConvergenceRow, figure: CurveFigure) -> Curve:
     several = row.runs > 1
     return Curve(
         name=str(row.pair),

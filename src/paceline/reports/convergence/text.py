@@ -15,7 +15,7 @@ ALIKE = 0.02
 """How little two figures differ, as a part, that neither is called the smaller."""
 BAR = 16
 
-Figure = Callable[[ConvergenceRow], float]
+RowFigure = Callable[[ConvergenceRow], float]
 
 
 def answer(result: ConvergenceResult) -> str:
@@ -60,7 +60,7 @@ def _share(sent: float, other: float) -> str:
 
 def _others(reached: list[ConvergenceRow]) -> list[str]:
     """Who needs the fewest bytes and samples, where that is not the fastest."""
-    figures: dict[str, Figure] = {
+    figures: dict[str, RowFigure] = {
         "bytes": lambda row: row.sent.median,
         "samples": lambda row: row.samples.median,
     }
@@ -72,7 +72,7 @@ def _others(reached: list[ConvergenceRow]) -> list[str]:
     ]
 
 
-def _fewest(reached: list[ConvergenceRow], figure: Figure) -> ConvergenceRow:
+def _fewest(reached: list[ConvergenceRow], figure: RowFigure) -> ConvergenceRow:
     """The first of those that are about as low as the lowest."""
     least = min(map(figure, reached))
     return next(row for row in reached if figure(row) <= least * (1 + ALIKE))

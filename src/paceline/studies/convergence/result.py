@@ -62,7 +62,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class CurvePoint:
+class MedianEvaluation:
     """The n-th evaluation of all seeds: medians, and the range of the accuracy."""
 
     seconds: float
@@ -89,7 +89,7 @@ class ConvergenceRow:
     best: float
     """The highest accuracy of any run."""
     failures: tuple[str, ...]
-    curve: tuple[CurvePoint, ...]
+    curve: tuple[MedianEvaluation, ...]
 
     @property
     def on_target(self) -> bool:
@@ -175,15 +175,15 @@ def _row(pair: Pair, runs: Sequence[CellResult], target: float) -> ConvergenceRo
     )
 
 
-def curve_of(runs: Sequence[CellResult]) -> tuple[CurvePoint, ...]:
+def curve_of(runs: Sequence[CellResult]) -> tuple[MedianEvaluation, ...]:
     """The n-th evaluations of all runs together, for as long as all of them have one; runs that failed are left out."""
     whole = [run.evaluations for run in runs if run.evaluations and not run.failure]
     return tuple(map(_point, zip(*whole, strict=False)))
 
 
-def _point(alike: Sequence[Evaluation]) -> CurvePoint:
+def _point(alike: Sequence[Evaluation]) -> MedianEvaluation:
     accuracies = [one.accuracy for one in alike]
-    return CurvePoint(
+    return MedianEvaluation(
         seconds=median(one.seconds for one in alike),
         sent=median(one.sent for one in alike),
         samples=median(one.samples for one in alike),
