@@ -19,7 +19,9 @@ from paceline.errors import UsageError
 from paceline.jobs.datasets import find_files
 
 ITERATIONS, WORKERS, BATCH = 14_500, 3, 16
-SYNTHETIC = "synthetic:shape=3x32x32,classes=10,train=73257,test=26032"
+SYNTHETIC = "synthetic:shape=3x32x32,classes=10,train=73257,test=26032,noise=8"
+"""With so much noise that there is something to learn for more than a few iterations."""
+OPTIMIZER = "sgd:lr=0.01,momentum=0.9"
 EVALUATIONS = 10
 
 
@@ -45,7 +47,7 @@ def command_of(options: argparse.Namespace, data: list[str]) -> list[str]:
         "--seed",
         str(options.seed),
     ]
-    return ["paceline", "train", *words, *(["--lr", str(options.lr)] if options.lr else [])]
+    return ["paceline", "train", *words, "--optimizer", options.optimizer]
 
 
 def train(command: list[str]) -> tuple[dict[str, Any], float]:
@@ -73,7 +75,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", help="the folder with train_32x32.mat and test_32x32.mat")
     parser.add_argument("--iterations", type=int, default=ITERATIONS)
-    parser.add_argument("--lr", type=float, help="the learning rate (default: the optimizer's)")
+    parser.add_argument("--optimizer", default=OPTIMIZER)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -127,10 +127,30 @@ def test_the_panels_hold_the_curves():
     assert [x for x, _ in samples.curves[0].points] == [10, 20, 30]
     assert type(time.across) is type(samples.across) is LinearAxis
     assert type(sent.across) is Axis, "30 bytes and 1,500 bytes need a logarithmic axis"
-    assert (sent.across.low, sent.across.high) == (10, 1500)
+    assert (sent.across.low, sent.across.high) == (20, 1500), "from where the first curve comes into sight"
     assert time.up is sent.up
     assert time.up.low <= 0.58, "also what ends low is seen"
     assert {panel.level for panel in (time, sent, samples)} == {0.9}
+
+
+def test_an_evaluation_before_the_first_exchange_has_no_place_on_an_axis_of_bytes():
+    """If this failed, a local SGD that is evaluated within its first period could not be drawn."""
+    late = cell_result("local-sgd:period=16", 1, 0.5, 0.91, 0.92, sent=1)
+    none = replace(late.evaluations[0], sent=0)
+    late = replace(late, evaluations=(none, *late.evaluations[1:]))
+    found = summarize(STUDY, "digits", [cell_result("all-reduce", 1, 0.5, 0.93), late], target=0.9)
+    time, sent, _ = panels(found)
+    assert [[x for x, _ in curve.points] for curve in sent.curves] == [[100, 200], [2, 3]]
+    assert [len(curve.points) for curve in time.curves] == [2, 3]
+    assert "<svg" in picture(found)
+
+
+def test_one_worker_sends_nothing_and_is_drawn_all_the_same():
+    cells = [cell_result("all-reduce", 1, 0.5, 0.93, sent=0)]
+    assert "<svg" in picture(summarize(STUDY, "digits", cells, target=0.9))
+    assert "sent" in document(summarize(STUDY, "digits", cells, target=0.9))["rows"][0]
+    both = [*cells, cell_result("async", 1, 0.5, 0.94, sent=0)]
+    assert answer(summarize(STUDY, "digits", both, target=0.9)).endswith("and with as many bytes.")
 
 
 def texts(svg: str) -> list[tuple[float, float, str]]:

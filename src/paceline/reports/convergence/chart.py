@@ -51,18 +51,23 @@ def _accuracies(result: ConvergenceResult, rows: Sequence[ConvergenceRow]) -> Ax
 def _across(rows: Sequence[ConvergenceRow], figure: CurveFigure, floor: float) -> Axis:
     """Linear from 0; where curves end far apart, logarithmic from the first point above the floor."""
     ends = [figure(row.curve[-1]) for row in rows]
-    starts = [figure(point) for row in rows for point in row.curve if point.high >= floor]
+    starts = [figure(point) for row in rows for point in _drawn(row, figure) if point.high >= floor]
     if ends and max(ends) > FAR * min(ends) > 0:
         return Axis.around([min(starts), max(ends)])
     return LinearAxis(0.0, max(ends, default=0.0) or 1.0)
 
 
+def _drawn(row: ConvergenceRow, figure: CurveFigure) -> list[MedianEvaluation]:
+    """Without evaluations before the first exchange: no bytes have no place on a logarithmic axis."""
+    return [point for point in row.curve if figure(point) > 0]
+
+
 def _curve(result: ConvergenceResult, row: ConvergenceRow, figure: CurveFigure) -> Curve:
-    several = row.runs > 1
+    drawn = _drawn(row, figure)
     return Curve(
         name=str(row.pair),
-        points=tuple((figure(point), point.accuracy) for point in row.curve),
-        band=tuple((point.low, point.high) for point in row.curve) if several else (),
+        points=tuple((figure(point), point.accuracy) for point in drawn),
+        band=tuple((point.low, point.high) for point in drawn) if row.runs > 1 else (),
         colour=result.study.pairs.index(row.pair),
     )
 
