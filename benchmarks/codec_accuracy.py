@@ -15,7 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from _chart import Chart
+from paceline.reports.axes import Axis, LinearAxis
+from paceline.reports.line_chart import Mark, Panel, line_chart
+from paceline.units import show_bytes
 
 WITHIN = {
     "half": 0.5,
@@ -110,23 +112,31 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def picture(rows: Sequence[Mapping[str, Any]]) -> str:
     """Accuracy against bytes, on a logarithmic axis; a line from the lowest to the highest seed."""
-    logs = [math.log10(row["sent"]) for row in rows]
-    chart = Chart(
-        "Fashion-MNIST, cnn, 4 workers, 5 epochs: accuracy against bytes sent",
-        "sent by a worker in a step",
-        ticks=[10**power for power in range(math.floor(min(logs)), math.ceil(max(logs)) + 1)],
-        tick=_size,
-        floor=math.floor(min(row["low"] for row in rows)) - 1,
-        ceiling=math.ceil(max(row["high"] for row in rows)) + 1,
+    sent = [row["sent"] for row in rows]
+    marks = [
+        Mark(
+            name=row["codec"],
+            point=(row["sent"], row["accuracy"]),
+            low=row["low"],
+            high=row["high"],
+            colour=1 if "memory=none" in row["codec"] else 0,
+        )
+        for row in rows
+    ]
+    panel = Panel(
+        label="sent by a worker in a step",
+        across=Axis(10 ** math.floor(math.log10(min(sent))), 10 ** math.ceil(math.log10(max(sent)))),
+        up=LinearAxis(
+            math.floor(min(row["low"] for row in rows)) - 1, math.ceil(max(row["high"] for row in rows)) + 1
+        ),
+        across_tick=show_bytes,
+        up_tick=lambda percents: f"{percents:g} %",
+        marks=tuple(marks),
     )
-    for row in rows:
-        kind = "none" if "memory=none" in row["codec"] else "kept"
-        chart.point(row["sent"], row["accuracy"], row["low"], row["high"], kind, row["codec"])
-    return chart.svg({"kept": "#0b62a4", "none": "#c2410c"})
-
-
-def _size(size: float) -> str:
-    return f"{size / 1e3:g} kB" if size >= 1e3 else f"{size:g} B"
+    subtitle = "a line from the lowest to the highest seed; orange: without error memory"
+    return line_chart(
+        "Fashion-MNIST, cnn, 4 workers, 5 epochs: accuracy against bytes sent", subtitle, [panel]
+    )
 
 
 def main() -> int:

@@ -25,6 +25,7 @@ from paceline.strategies import STRATEGIES
             "simulate --help",
             "bench --help",
             "bench collectives --help",
+            "bench convergence --help",
         ),
         *("calibrate", "calibrate --help", "calibrate device --help", "calibrate links --help"),
         *("calibrate record --help", "calibrate table --help"),
@@ -56,6 +57,7 @@ LIGHT = [
         "train --data digit",
     ),
     *("train --optimizer sdg", "train --schedule cosin", "train --collective rin", "simulate --strategy spp"),
+    *("bench convergence --strategy spp", "bench convergence --codec in8"),
 ]
 
 
@@ -74,7 +76,7 @@ for words in {LIGHT!r}:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr.splitlines()[-1]
     refused = [line for line in done.stderr.splitlines() if line.startswith("paceline: unknown ")]
-    assert len(refused) == sum(words.startswith(("train", "simulate")) for words in LIGHT)
+    assert len(refused) == sum(words.startswith(("train", "simulate", "bench")) for words in LIGHT)
 
 
 @pytest.mark.parametrize("words", ["explain ring", "explain ring --json", "--help"])

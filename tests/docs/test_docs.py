@@ -92,3 +92,9 @@ def test_the_simulation_in_the_docs_runs(monkeypatch):
     names: dict[str, Any] = {}
     exec(compile(shown("simulate.md", "stated_costs"), "simulate.md", "exec"), names)
     assert names["summary"].epochs == 2
+
+
+def test_the_study_in_the_docs_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(shown("convergence.md", "run_study"), "convergence.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("local-sgd:period=8 reaches ")

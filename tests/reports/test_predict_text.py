@@ -6,7 +6,8 @@ from xml.etree import ElementTree
 import pytest
 
 from paceline.records.spans import StepBreakdown
-from paceline.reports.predict.chart import Axis, chart_lines, picture, tick_label
+from paceline.reports.axes import Axis, tick_label
+from paceline.reports.predict.chart import chart_lines, picture
 from paceline.reports.predict.codecs import codec_answers, codec_lines
 from paceline.reports.predict.sentences import findings, verdict
 from paceline.reports.predict.text import heading, module_lines, table_lines, text_lines

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Group, Parameter
 
+from paceline.cli.convergence import convergence
 from paceline.cli.options import DEFAULT_WORKERS, PlaceOptions, Whole, run_workers
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ app = App(
     help="Measure how fast things are here, beside what was predicted.",
     version_flags=[],
 )
+app.command(convergence)
 
 
 @app.command

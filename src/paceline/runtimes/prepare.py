@@ -105,8 +105,13 @@ def short_codec(spec: str) -> str:
 
 
 def prepare(settings: Settings) -> Prepared[Job]:
+    check_settings(settings)  # before any data is loaded
+    return prepare_built(settings, build_job(settings.job))
+
+
+def prepare_built(settings: Settings, job: Job) -> Prepared[Job]:
+    """The same of a job that is built already, as several runs may share it."""
     strategy = check_settings(settings)
-    job = build_job(settings.job)
     if settings.target_accuracy is not None and (job.test is None or "accuracy" not in job.metrics):
         raise UsageError(
             f"a target accuracy of {settings.target_accuracy:g} needs test data and a metric named 'accuracy', and "

@@ -1,0 +1,161 @@
+"""Run a study: every cell in a process of its own, several at a time; what is done already is not run again."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+
+from paceline.errors import RunFailed, raised
+from paceline.jobs.build import build_job
+from paceline.jobs.job import Job
+from paceline.records.load import usable_cores
+from paceline.runtimes import prctl
+from paceline.studies.convergence.cell import run_cell
+from paceline.studies.convergence.folder import StudyFolder
+from paceline.studies.convergence.result import CellResult, ConvergenceResult, summarize
+from paceline.studies.convergence.study import ConvergenceStudy, GridCell, Selection
+
+Show = Callable[[float, str], None]
+"""Gets the part of the work that is done, 0 to 1, and a few words."""
+PROGRESS_EVERY = 0.25
+"""Seconds between two looks at a run's progress."""
+
+
+def run_study(
+    study: ConvergenceStudy,
+    selection: Selection,
+    folder: StudyFolder,
+    *,
+    target: float | None = None,
+    processes: int | None = None,
+    show: Show = lambda _, __: None,
+) -> ConvergenceResult:
+    """Run what the folder lacks, and sum up; the result does not depend on the number of processes.
+
+    On KeyboardInterrupt the processes are ended, and what is done is kept. Raises RunFailed where no run was kept.
+    """
+    folder.open(study)
+    cells = selection.cells(study.seeds)
+    done = folder.done(study, cells)
+    missing = [cell for cell in cells if cell not in done]
+    broken = CellPool(study, selection.job, folder, processes or usable_cores()).run(
+        missing, len(cells), show
+    )
+    results = list(folder.done(study, cells).values())
+    if not results:
+        raise RunFailed(f"no run was finished; {broken[0]}")
+    name, left_out = selection.job.name, selection.left_out
+    return summarize(study, name, results, target=target, left_out=left_out, broken=broken)
+
+
+class CellPool:
+    """A process a cell, so many at once. A cell is kept by its own process, whole or not at all."""
+
+    def __init__(self, study: ConvergenceStudy, job: Job, folder: StudyFolder, processes: int) -> None:
+        self._study, self._folder, self._processes = study, folder, processes
+        # A fork has the job and its data already; elsewhere a process is a new interpreter, and builds its own.
+        forks = sys.platform == "linux"
+        self._context: Any = multiprocessing.get_context("fork" if forks else "spawn")
+        self._job: Callable[[], Job] = (
+            partial(_same, job) if forks else partial(build_job, study.settings.job)
+        )
+        self._running: dict[Connection[Any, Any], tuple[GridCell, BaseProcess]] = {}
+        self._parts: dict[GridCell, float] = {}
+        self._broken: list[str] = []
+
+    def run(self, cells: Sequence[GridCell], total: int, show: Show) -> list[str]:
+        """Run all of these cells; return a sentence for each that ended without a result. ``total`` is for ``show``."""
+        waiting = list(reversed(cells))
+        kept = total - len(cells)
+        try:
+            while waiting or self._running:
+                while waiting and len(self._running) < self._processes:
+                    self._start(waiting.pop())
+                for line in wait(list(self._running), timeout=PROGRESS_EVERY):
+                    assert isinstance(line, Connection)
+                    self._hear(line)
+                ended = len(cells) - len(waiting) - len(self._running)
+                done = (ended + sum(self._parts.values())) / len(cells)
+                words = ", ".join(str(cell) for cell, _ in self._running.values())
+                show(done, f"{kept + ended}/{total} runs  {words}"[:70])
+        finally:
+            self._end()
+        return self._broken
+
+    def _start(self, cell: GridCell) -> None:
+        ours, theirs = self._context.Pipe(duplex=False)
+        process = self._context.Process(
+            target=_work, args=(self._study, cell, self._job, self._folder, theirs), name=f"paceline: {cell}"
+        )
+        sys.stdout.flush()
+        process.start()
+        theirs.close()
+        self._running[ours] = cell, process
+        self._parts[cell] = 0.0
+
+    def _hear(self, line: "Connection[Any, Any]") -> None:
+        cell, process = self._running[line]
+        try:
+            heard = line.recv()
+        except (EOFError, OSError):
+            process.join()
+            self._forget(line)
+            if process.exitcode and process.exitcode < 0:
+                self._broken.append(f"{cell}: killed by signal {-process.exitcode}")
+            return
+        if isinstance(heard, str):
+            self._broken.append(f"{cell}: {heard}")
+        else:
+            self._parts[cell] = heard
+
+    def _forget(self, line: "Connection[Any, Any]") -> None:
+        cell, _ = self._running.pop(line)
+        self._parts.pop(cell)
+        line.close()
+
+    def _end(self) -> None:
+        for line, (_, process) in list(self._running.items()):
+            process.kill()
+            process.join()
+            self._forget(line)
+
+
+def _same(job: Job) -> Job:
+    return job
+
+
+def _work(
+    study: ConvergenceStudy,
+    cell: GridCell,
+    make_job: Callable[[], Job],
+    folder: StudyFolder,
+    line: "Connection[Any, Any]",
+) -> None:
+    """Be the process of one cell: send the part that is done from time to time, or what went wrong."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    prctl.die_with_parent()
+    torch.set_num_threads(1)  # as a live worker's, so that sums come out alike to the last bit
+    due = time.monotonic() + PROGRESS_EVERY
+
+    def tell(part: float) -> None:
+        nonlocal due
+        if (now := time.monotonic()) >= due:
+            due = now + PROGRESS_EVERY
+            line.send(part)
+
+    try:
+        result: CellResult = run_cell(study, cell, make_job(), tell)
+        folder.keep(study, result)
+    except Exception as error:
+        with suppress(OSError):
+            line.send(raised(error))
+        os._exit(1)
