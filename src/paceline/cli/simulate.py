@@ -87,6 +87,15 @@ class ClusterOptions:
             )
         return cluster
 
+    def recorded_learners(self) -> int:
+        """Of a worker in the run whose times are used."""
+        from paceline.runtimes.config import read_config
+        from paceline.strategies import build_strategy
+
+        if not self.times:
+            return 1
+        return build_strategy(read_config(RunFolder(self.times)).settings.strategy).learner_plan.count or 1
+
     def costs(self, cluster: Cluster, settings: Settings) -> StatedCosts:
         """How long things take there: as the cluster states it, or as a run was recorded."""
         from paceline.runtimes.config import check_same_job
@@ -176,8 +185,8 @@ def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
     if not where.gradients and options.evaluate_every is None and options.target_accuracy is None:
         options.evaluate_every = "never"
     settings = options.settings(cluster.workers)
-    costs = where.costs(cluster, settings)
     prepared = prepare(settings)
+    costs = replace(where.costs(cluster, settings), applying=prepared.learners / where.recorded_learners())
     check(prepared, cluster, where.gradients, where.end)
     machinery = {"cluster": asdict(cluster), "gradients": where.gradients}
     name = keep.name or prepared.job.name

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, pairwise
 from math import isfinite, nan
 from typing import Any
 
@@ -20,23 +20,35 @@ from paceline.jobs.sharding import Shards, scoring_batches
 from paceline.jobs.step import NO_HOOKS, StepHooks
 from paceline.runtimes.compression import layout_of
 from paceline.runtimes.flat import Flat, FlatModel, ScheduledOptimizer, Zeros, own_memory
+from paceline.runtimes.learners import InTurnGradients, TogetherGradients
 from paceline.runtimes.loading import Request, load
 from paceline.runtimes.randomness import AllStreams, State, TorchStream, undisturbed
-from paceline.strategies.base import Worker, server_slices
+from paceline.strategies.base import ONE_LEARNER, LearnerPlan, Worker, server_slices
 
 
 class Replica(FlatModel):
     job: Job
 
     def __init__(
-        self, job: Job, shards: Shards, rank: int, seed: int, device: torch.device, zeros: Zeros = own_memory
+        self,
+        job: Job,
+        shards: Shards,
+        rank: int,
+        seed: int,
+        device: torch.device,
+        zeros: Zeros = own_memory,
+        plan: LearnerPlan = ONE_LEARNER,
     ) -> None:
+        """Of a ``plan`` with several learners, which must leave nothing open, all begin as the first one does."""
+        assert plan.count is not None, "found before a replica is made"
         self.shards, self.rank, self.device = shards, rank, device
         self._seed = seed
         self._batches: Iterator[Batch] = iter(())
         self._next_step: int | None = None
         self.streams = _streams_of(job)
-        super().__init__(job, first_model(job, seed, device), zeros)
+        first, *others = (first_model(job, seed, device) for _ in range(plan.count))
+        super().__init__(job, first, zeros, others)
+        self._gradients = TogetherGradients(self) if plan.compute == "together" else InTurnGradients(self)
         self.rng = first_streams(job, seed, rank)
         self.loss_sum = 0.0
         self.loss_samples = 0
@@ -56,12 +68,13 @@ class Replica(FlatModel):
 
         With the shares of all workers adding up to 1, the sum of their gradients is the mean over all samples. Where
         an epoch ends unevenly a step may have no samples: the gradient is zero and the loss is not a number. Raises
-        Diverged where the loss is not finite.
+        Diverged where the loss is not finite. Of several learners, each has the mean over its own samples.
         """
-        counts = [len(request.indices) for request in self.requests(step)]
+        parts = [[len(request.indices) for request in own] for own in self._requests_of_learners(step)]
+        shares = [[share * (count / sum(own)) for count in own] for own in parts]
+        losses = self._gradients.accumulate(self.batches(step), shares, hooks)
+        counts = [count for own in parts for count in own]
         samples = sum(counts)
-        shares = [share * (count / samples) for count in counts]
-        losses = self.accumulate(self.batches(step), shares, hooks)
         if bad := [value for value in losses if not isfinite(value)]:
             raise self.diverged(f"the loss of rank {self.rank} is {bad[0]}", step + 1)
         total = sum(value * count for value, count in zip(losses, counts, strict=True))
@@ -81,14 +94,22 @@ class Replica(FlatModel):
         return (to_device(batch, self.device) for batch in self._batches)
 
     def requests(self, step: int) -> list[Request]:
-        """The mini-batches of a step."""
-        parts = self.job.accumulate
-        size = max(1, self.shards.batch_size(self.rank) // parts)
+        """The mini-batches of a step, those of the first learner first."""
+        return [request for own in self._requests_of_learners(step) for request in own]
+
+    def _requests_of_learners(self, step: int) -> list[list[Request]]:
+        """Each learner's share of the samples is cut as workers' shares are: learners of any worker see the same."""
+        learners, parts = len(self.learners), self.job.accumulate
+        size = max(1, self.shards.batch_size(self.rank) // (learners * parts))
         indices = self.shards.indices(self.rank, step).tolist()
-        seed = stream_seed(self._seed, self.rank)
+        seed, number = stream_seed(self._seed, self.rank), step * learners * parts
+        cuts = [len(indices) * learner // learners for learner in range(learners + 1)]
         return [
-            Request(indices[start : start + size], stream_seed(seed, step * parts + place))
-            for place, start in enumerate(range(0, len(indices), size))
+            [
+                Request(indices[at : min(at + size, stop)], stream_seed(seed, number + learner * parts + place))
+                for place, at in enumerate(range(start, stop, size))
+            ]
+            for learner, (start, stop) in enumerate(pairwise(cuts))
         ]
 
     def diverged(self, what: str, step: int) -> Diverged:
@@ -99,8 +120,11 @@ class Replica(FlatModel):
         updated = getattr(effect, "tensor", None) is me.params  # the step has been counted
         return self.diverged(f"{error} on rank {me.rank}", me.clock + (not updated))
 
-    def apply(self, epoch: float, rate: float = 1.0) -> None:
-        self.optimizer.step(self.job.schedule(epoch) * rate)
+    def apply(self, epoch: float, rate: float = 1.0) -> float:
+        """Return the schedule's factor on the learning rate."""
+        factor = self.job.schedule(epoch)
+        self.optimizer.step(factor * rate)
+        return factor
 
     def learning_rate(self, epoch: float) -> float:
         return float(self.optimizer.base_rates[0] * self.job.schedule(epoch))
@@ -152,7 +176,8 @@ class Replica(FlatModel):
 
     @contextmanager
     def _standing_in(self, params: Tensor, buffers: Tensor) -> Iterator[None]:
-        pairs = ((self.flat.params, params), (self.buffers, buffers))
+        first = self.buffers if self.buffers.dim() == 1 else self.buffers[0]
+        pairs = ((self.flat.param_rows[0], params), (first, buffers.view_as(first)))
         others = [(own, own.clone(), other) for own, other in pairs if own.data_ptr() != other.data_ptr()]
         for own, _, other in others:
             own.copy_(other)
@@ -172,7 +197,7 @@ class Replica(FlatModel):
         """Everything that changes while training; tensors and numbers only. ``load`` is its inverse."""
         return {
             "params": self.flat.params,
-            "model": dict(self.model.named_buffers()),
+            "model": dict(self.named_buffers.named),
             "optimizer": self.optimizer.state(),
             "rng": self.streams.get(),
             "loss": [self.loss_sum, self.loss_samples],
@@ -182,7 +207,7 @@ class Replica(FlatModel):
         """Become the replica that was saved; the random stream becomes the process's own."""
         with torch.no_grad():
             self.flat.params.copy_(state["params"])
-            for name, value in self.model.named_buffers():
+            for name, value in self.named_buffers.named.items():
                 value.copy_(state["model"][name])
         self.optimizer.load(state["optimizer"])
         self.streams.set(state["rng"])

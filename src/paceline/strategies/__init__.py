@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 STRATEGIES: Mapping[str, str] = {
     "all-reduce": "paceline.strategies.all_reduce:AllReduceSGD",
     "async": "paceline.strategies.parameter_server:Asynchronous",
+    "easgd": "paceline.strategies.model_averaging:ElasticAveraging",
     "local-sgd": "paceline.strategies.local_sgd:LocalSGD",
     "ps": "paceline.strategies.parameter_server:Synchronous",
+    "sma": "paceline.strategies.model_averaging:SynchronousModelAveraging",
     "ssp": "paceline.strategies.parameter_server:StaleSynchronous",
 }
 

@@ -243,7 +243,8 @@ class VirtualEngine:
         clock, now = me.clock, me.now
         seconds = node.apply_seconds if self._steady else self._simulation.costs.apply(rank, clock)
         if node.replica is not None:
-            node.replica.apply(session.position.progress / self._steps_per_epoch, effect.rate)
+            epoch = session.position.progress / self._steps_per_epoch
+            me.rate_factor = node.replica.apply(epoch, effect.rate)
         node.ledger.span(APPLY, now, seconds)
         me.now = now = now + seconds
         me.clock = clock + 1

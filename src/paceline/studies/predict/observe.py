@@ -91,7 +91,8 @@ def _exchanges(
     strategy: Strategy, rank: int, workers: int, seconds: float, name: str
 ) -> Iterator[StepExchanges]:
     """What each step of one worker exchanges; a step ends when the next gradient is asked for."""
-    vector = torch.zeros(8)
+    learners = strategy.learner_plan.count or 1
+    vector = torch.zeros(8) if learners == 1 else torch.zeros(learners, 8)
     me = Worker(rank=rank, workers=workers, params=vector, grad=vector.clone(), buffers=torch.zeros(0))
     program: Program = strategy.worker(me)
     found: list[tuple[str, int]] = []

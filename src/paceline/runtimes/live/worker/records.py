@@ -101,7 +101,7 @@ class RunRecords:
 
     def started(self, first_step: int, probe: Probe | None = None) -> None:
         path, me = self.folder.path, self._me
-        started = self._prepared.started(path.name, me.params.numel(), self._comm.transport, str(path))
+        started = self._prepared.started(path.name, me.params.shape[-1], self._comm.transport, str(path))
         threads = torch.get_num_threads()
         self._started = replace(
             started, first_step=first_step, seconds=me.now, threads=threads, cores=usable_cores()
@@ -149,7 +149,7 @@ class RunRecords:
             epochs=self._prepared.triggers.epoch(position.progress),
             seconds=me.now,
             samples=sum(one.samples for one in totals),
-            parameters=me.params.numel(),
+            parameters=me.params.shape[-1],
             target=self._prepared.settings.target_accuracy,
             target_seconds=position.reached,
             final=self._last_row.to_json() if self._last_row else {},

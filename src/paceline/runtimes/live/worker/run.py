@@ -55,7 +55,15 @@ class WorkerRun(StepHooks):
         """``leaving`` says whether this worker alone is to leave before its next step."""
         self.prepared, self.comm, self.heartbeat = prepared, comm, heartbeat
         settings = prepared.settings
-        self.replica = Replica(prepared.job, prepared.shards, comm.rank, settings.seed, device, comm.zeros)
+        self.replica = Replica(
+            prepared.job,
+            prepared.shards,
+            comm.rank,
+            settings.seed,
+            device,
+            comm.zeros,
+            prepared.strategy.learner_plan,
+        )
         self.replica.streams.set(self.replica.rng)
         seed_device(device, settings.seed, comm.rank)
         flat = self.replica.flat
@@ -261,7 +269,8 @@ class WorkerRun(StepHooks):
     def _apply(self, effect: effects.Apply) -> None:
         me = self.me
         self.heartbeat.enter("apply")
-        self.replica.apply(self.prepared.triggers.epoch(self.position.progress), effect.rate)
+        epoch = self.prepared.triggers.epoch(self.position.progress)
+        me.rate_factor = self.replica.apply(epoch, effect.rate)
         me.clock += 1
         self.recorder.mark("apply")
         by_step = self.prepared.strategy.sync_point is SyncPoint.EVERY_STEP
