@@ -1,19 +1,46 @@
 """The gradients of a worker's learners: one after the other, or all of them together by one traced program."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from paceline.errors import UsageError
 from paceline.jobs.batches import Batch
 from paceline.jobs.step import NO_HOOKS, StepHooks, accumulate_gradient
-from paceline.runtimes.together import NotTogether, StackedBatch, TracedGradients, stack_batches
+from paceline.runtimes.together import NotTraced, StackedBatch, TracedGradients, stack_batches
 
 if TYPE_CHECKING:
     from paceline.runtimes.flat import FlatModel
 
 Shares = Sequence[Sequence[float]]
 """For each learner, the share of each of its mini-batches in its gradient."""
+
+
+RISE = 1.1
+"""How many times the throughput of k learners that of 2 k must be, so that 2 k are taken; higher takes fewer."""
+MOST_LEARNERS = 64
+
+
+class NotTogether(UsageError):
+    def __init__(self, learners: int, job: str, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"the {learners} learners of job {job!r} cannot be computed together: {why}; set compute=in-turn"
+        )
+
+
+def find_count(rates: Callable[[int], Sequence[float]], most: int) -> int:
+    """Double the learners while that raises the throughput of every worker (CROSSBOW's rule, by doubling).
+
+    ``rates`` gives the samples a second of each worker with so many learners; ``most`` is the data's limit.
+    """
+    count, known = 1, rates(1)
+    while 2 * count <= min(most, MOST_LEARNERS):
+        more = rates(2 * count)
+        if any(after < RISE * before for before, after in zip(known, more, strict=True)):
+            break
+        count, known = 2 * count, more
+    return count
 
 
 class LearnerGradients(Protocol):
@@ -71,9 +98,6 @@ class TogetherGradients(LearnerGradients):
         if stack.shapes not in self._traced:
             try:
                 self._traced[stack.shapes] = TracedGradients(self._model, stack)
-            except NotTogether as why:
-                raise UsageError(
-                    f"the {len(self._model.learners)} learners of job {self._model.job.name!r} cannot be computed "
-                    f"together: {why}; compute them in turn"
-                ) from why
+            except NotTraced as why:
+                raise NotTogether(len(self._model.learners), self._model.job.name, str(why)) from why
         return self._traced[stack.shapes]

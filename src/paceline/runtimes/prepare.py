@@ -127,7 +127,7 @@ def prepare_job(
     if asked.is_open:
         in_turn = "in-turn" if asked.compute == "auto" else asked.compute
         strategy = strategy.with_learners(plan or LearnerPlan(count=asked.count or 1, compute=in_turn))
-        settings = replace(settings, strategy=show(split(settings.strategy, STRATEGIES)[0], strategy))
+        settings = replace(settings, strategy=with_settings_of(settings.strategy, strategy))
     learners = strategy.learner_plan.count or 1
     sizes = tuple(size * job.accumulate * learners for size in settings.batch_sizes)
     shards = Shards(job.train_samples, sizes, settings.seed)
@@ -140,6 +140,13 @@ def prepare_job(
         shards=shards,
         triggers=triggers,
     )
+
+
+def with_settings_of(spec: str, strategy: Strategy) -> str:
+    """The spec with what it leaves open of its learners as the strategy, which it names, has decided it."""
+    if not build_strategy(spec).learner_plan.is_open:
+        return spec
+    return show(split(spec, STRATEGIES)[0], strategy)
 
 
 def check_settings(settings: Settings) -> Strategy:

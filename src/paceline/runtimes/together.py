@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch._ops import OpOverload
+from torch.func import functional_call, functionalize, grad_and_value, vmap
+from torch.fx import Graph, Node
 
 from paceline.errors import UsageError, raised
 from paceline.jobs.batches import Batch, map_tensors
@@ -26,7 +28,17 @@ if TYPE_CHECKING:
     from paceline.runtimes.flat import FlatModel
 
 
-class NotTogether(Exception):
+_ATEN = torch.ops.aten
+VIEWS = {
+    _ATEN.view.default,
+    _ATEN._unsafe_view.default,
+    _ATEN.permute.default,
+    _ATEN.expand.default,
+    _ATEN.transpose.int,
+}
+
+
+class NotTraced(Exception):
     """The message says why the learners' gradients cannot be computed together."""
 
 
@@ -70,17 +82,17 @@ class TracedGradients:
     """The program of one mini-batch of every learner, on the memory of a model with several learners."""
 
     def __init__(self, model: "FlatModel", stack: StackedBatch) -> None:
-        """Trace; the learners' buffers and all random streams stay as they are. Raises NotTogether."""
+        """Trace; the learners' buffers and all random streams stay as they are. Raises NotTraced."""
         flat, buffers = model.flat, model.named_buffers.named
         self._inputs = [*flat.stacked(flat.param_rows), *buffers.values()]
         self._grads = flat.stacked(flat.grad_rows)
-        clones = [*self._inputs[: len(self._grads)], *(one.clone() for one in buffers.values())]
+        self._buffers = list(buffers.values())
         before = _hidden_state(model.learners[0])
         with undisturbed(AllStreams()):
-            self._run = _traced(_gradients_of(model, stack), [*clones, *stack.tensors])
+            self._run = _traced(_gradients_of(model, stack), [*self._inputs, *stack.tensors])
             hidden = _hidden_state(model.learners[0]) != before
         if hidden:
-            raise NotTogether(
+            raise NotTraced(
                 "its forward draws from Python's or numpy's random numbers, or changes attributes of a module"
             )
 
@@ -93,13 +105,16 @@ class TracedGradients:
             hooks.begin("backward")
 
         hooks.begin("forward")
-        loss, *grads = self._run(*self._inputs, *stack.tensors, forward_over)
+        loss, *found = self._run(*self._inputs, *stack.tensors, forward_over)
+        grads, buffers = found[: len(self._grads)], found[len(self._grads) :]
         if share != 1.0:
             torch._foreach_mul_(grads, share)
         if first:
             torch._foreach_copy_(self._grads, grads)
         else:
             torch._foreach_add_(self._grads, grads)
+        if buffers:
+            torch._foreach_copy_(self._buffers, buffers)
         losses: list[float] = loss.tolist()
         hooks.end("backward")
         return losses
@@ -117,7 +132,7 @@ class _Loss(nn.Module):
 
 
 def _gradients_of(model: "FlatModel", stack: StackedBatch) -> Callable[..., list[Tensor]]:
-    """All learners' tensors to the loss of each, and the gradients of each."""
+    """All learners' tensors to the loss of each, the gradients of each, and the new values of its buffers."""
     loss_of, first = _Loss(model), model.learners[0]
     trained = [name for name, one in first.named_parameters() if one.requires_grad]
     names = [f"model.{name}" for name in (*trained, *model.named_buffers.named)]
@@ -131,8 +146,10 @@ def _gradients_of(model: "FlatModel", stack: StackedBatch) -> Callable[..., list
 
     def gradients(*inputs: Tensor) -> list[Tensor]:
         params, others, batch = inputs[: len(trained)], inputs[len(trained) : len(names)], inputs[len(names) :]
-        grads, losses = each(list(params), list(others), list(batch))
-        return [losses, *grads]
+        # In copies: a batch norm does not update memory that it cannot see as one vector.
+        copies = [one.clone(memory_format=torch.contiguous_format) for one in others]
+        grads, losses = each(list(params), copies, list(batch))
+        return [losses, *grads, *copies]
 
     return gradients
 
@@ -142,12 +159,13 @@ def _traced(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> 
     from torch.fx.experimental.proxy_tensor import make_fx  # takes a second, and most runs have one learner
 
     try:
-        traced = make_fx(function, decomposition_table=DECOMPOSITIONS)(*inputs)
+        traced = make_fx(functionalize(function), decomposition_table=DECOMPOSITIONS)(*inputs)
     except UsageError:
         raise
     except Exception as error:
-        raise NotTogether(raised(error)) from error
+        raise NotTraced(raised(error)) from error
     graph = traced.graph
+    _merge_repeated(graph)
     output = next(iter(reversed(graph.nodes)))
     losses = output.args[0][0]
     last = next(node for node in reversed(graph.nodes) if node.op == "placeholder")
@@ -157,6 +175,33 @@ def _traced(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> 
         graph.call_function(operator.call, (forward_over,))
     traced.recompile()
     return traced.forward  # type: ignore[no-any-return]
+
+
+def _merge_repeated(graph: Graph) -> None:
+    """Compute once what backward computes again as forward did: how a convolution's input is laid out, for one.
+
+    Without in-place operators, which ``functionalize`` has replaced, equal calls have equal results.
+    """
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    if any(isinstance(node.target, OpOverload) and node.target._schema.is_mutable for node in calls):
+        return
+    seen: dict[object, Node] = {}
+    for node in calls:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            continue
+        same = node.args[0] if _changes_nothing(node) else node
+        first = seen.setdefault((node.target, repr(node.args), repr(node.kwargs)), same)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            graph.erase_node(node)
+
+
+def _changes_nothing(node: Node) -> bool:
+    """Whether a node only shows its first input as it is."""
+    if node.target not in VIEWS:
+        return False
+    own, given = node.meta["val"], node.args[0].meta["val"]
+    return own.shape == given.shape and own.stride() == given.stride()
 
 
 def _hidden_state(model: nn.Module) -> object:

@@ -26,7 +26,7 @@ class Setup:
     strategy: str
     cluster: Cluster
     cost: StepCost = field(hash=False)
-    """A step of one worker alone on a device of speed 1."""
+    """A step of one worker alone on a device of speed 1, with all its learners."""
     shape: JobShape
     coding: CodecCosts = UNCODED
     collective: str = NATIVE
@@ -40,6 +40,11 @@ class Setup:
     @cached_property
     def program(self) -> Strategy:
         return build_strategy(self.strategy)
+
+    @property
+    def learners(self) -> int:
+        """Models of each worker; ``cost`` is a step of all of them."""
+        return self.program.learner_plan.count or 1
 
     @cached_property
     def server_hosts(self) -> tuple[int, ...]:
@@ -77,7 +82,7 @@ class Setup:
         settings = Settings(
             job=JobSpec(),
             strategy=self.strategy,
-            batch_sizes=(self.cost.samples,) * workers,
+            batch_sizes=(self.cost.samples // self.learners,) * workers,
             iterations=steps,
             seed=self.seed,
             evaluate=Cadence(0),
@@ -85,7 +90,7 @@ class Setup:
             collective=self.collective,
             servers=self.servers,
         )
-        samples = sum(settings.batch_sizes) * (2 * steps + 1)
+        samples = self.cost.samples * workers * (2 * steps + 1)
         shape = replace(self.shape, ready=self.shape.ready or self.cost.ready, train_samples=samples)
         return replace(prepare_job(settings, shape, self.program), codec=self.coding.codec)
 
