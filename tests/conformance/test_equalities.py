@@ -186,7 +186,14 @@ def test_learners_are_the_same_wherever_they_are(spec, run):
     options = ("--model", "mlp", "--batch-size", "16", "--epochs", "2")
     name, _, settings = spec.partition(":")
     two, four = (
-        run("simulate", "--strategy", f"{name}:learners={many},{settings}".rstrip(","), "--workers", workers, *options)
+        run(
+            "simulate",
+            "--strategy",
+            f"{name}:learners={many},{settings}".rstrip(","),
+            "--workers",
+            workers,
+            *options,
+        )
         for many, workers in ((2, "2"), (4, "1"))
     )
     assert close(two, four, 2e-6)
@@ -252,7 +259,9 @@ def test_three_live_workers_are_three_virtual_ones(spec, run):
 
 
 # A run with servers: tests/served, where it resumes after the death of one.
-@pytest.mark.parametrize("spec", ["all-reduce", "local-sgd:period=5", "sma:learners=2,compute=in-turn,period=2"])
+@pytest.mark.parametrize(
+    "spec", ["all-reduce", "local-sgd:period=5", "sma:learners=2,compute=in-turn,period=2"]
+)
 def test_a_resumed_run_is_the_run_that_never_stopped(spec, run, tmp_path):
     through = run("train", "--strategy", spec, "--epochs", "2")
     first = run_json("train", "--strategy", spec, "--epochs", "1", cwd=tmp_path)

@@ -31,7 +31,12 @@ def pictures(samples: int = 50) -> Any:
 
 
 def make_job(model: Callable[[], nn.Module], **changes: Any) -> Job:
-    settings: dict[str, Any] = {"loss": cross_entropy, "optimizer": Sgd(lr=0.1), "train": pictures(), **changes}
+    settings: dict[str, Any] = {
+        "loss": cross_entropy,
+        "optimizer": Sgd(lr=0.1),
+        "train": pictures(),
+        **changes,
+    }
     return Job(name="small", model=model, **settings)
 
 
@@ -137,7 +142,7 @@ class Looks(nn.Module):
 
 class Draws(nn.Module):
     def forward(self, units: Tensor) -> Tensor:
-        return units if random.random() < 0.5 else units * 0.5  # noqa: S311
+        return units if random.random() < 0.5 else units * 0.5
 
 
 class Counts(nn.Module):
@@ -161,7 +166,9 @@ def test_what_a_trace_would_not_repeat_is_not_computed_together(layer, why):
 
 def test_an_optimizer_that_tells_parameters_apart_is_refused():
     job = make_job(dense, optimizer=lambda parameters: optim.Adafactor(parameters))
-    with pytest.raises(UsageError, match=r"2 learners cannot share the optimizer Adafactor.*choose 1 learner"):
+    with pytest.raises(
+        UsageError, match=r"2 learners cannot share the optimizer Adafactor.*choose 1 learner"
+    ):
         make_replica(job, 2, "in-turn")
 
 

@@ -29,8 +29,10 @@ def own_memory(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 class Flat:
     """Trainable parameters and their gradients, moved into two flat tensors; the model goes on as before.
 
-    ``offsets`` says where each of the ``parameters`` starts in ``params``; it has one more, the length. With ``others``,
-    the parameters of models of the same kind, each model has a row of a matrix; they all become equal to the first.
+    ``offsets`` says where each of the ``parameters`` starts in ``params``; it has one more, the length.
+
+    With ``others``, the parameters of models of the same kind, ``params`` and ``grad`` are matrices with a row for each
+    model; they all become equal to the first.
     """
 
     def __init__(
@@ -53,10 +55,8 @@ class Flat:
         length = CONTROL + (1 + len(others)) * self.offsets[-1]
         self.params_storage, self.grad_storage = (zeros(length, dtype, device) for _ in range(2))
         self.params, self.grad = self.params_storage[CONTROL:], self.grad_storage[CONTROL:]
-        self.param_rows, self.grad_rows = (
-            one.view(1 + len(others), -1) for one in (self.params, self.grad)
-        )
-        """A row a model; ``params`` and ``grad`` are these matrices where there are several models."""
+        self.param_rows, self.grad_rows = (one.view(1 + len(others), -1) for one in (self.params, self.grad))
+        """As matrices, also of one model."""
         self._move(self.parameters, 0)
         for row, other in enumerate(others, start=1):
             self._move([p for p in other if p.requires_grad], row)

@@ -20,11 +20,12 @@ def _applies(image: Tensor, transposed: bool, groups: int, dilation: Pair) -> bo
 
 def _columns(image: Tensor, size: Pair, stride: Pair, padding: Pair, groups: int) -> Tensor:
     """What each output pixel is made of: (groups, channels of a group x filter, samples x output pixels)."""
-    samples, channels, *_ = image.shape
-    height, width = padding
+    channels, (height, width) = image.shape[1], padding
     padded = pad(image, (width, width, height, height)) if height or width else image
     windows = padded.unfold(2, size[0], stride[0]).unfold(3, size[1], stride[1])
-    split = windows.unflatten(1, (groups, channels // groups)).permute(1, 2, 5, 6, 0, 3, 4)
+    split = windows.view(len(image), groups, channels // groups, *windows.shape[2:]).permute(
+        1, 2, 5, 6, 0, 3, 4
+    )
     return split.reshape(groups, channels // groups * size[0] * size[1], -1)
 
 
@@ -44,7 +45,10 @@ def convolution(
     size = list(weight.shape[2:])
     columns = _columns(image, size, stride, padding, groups)
     product = torch.bmm(weight.reshape(groups, -1, columns.shape[1]), columns)
-    sides = [(side + 2 * more - own) // step + 1 for side, more, own, step in zip(image.shape[2:], padding, size, stride, strict=True)]
+    sides = [
+        (side + 2 * more - own) // step + 1
+        for side, more, own, step in zip(image.shape[2:], padding, size, stride, strict=True)
+    ]
     out = product.view(-1, len(image), *sides).transpose(0, 1)
     return out if bias is None else out + bias.view(-1, 1, 1)
 
@@ -72,7 +76,8 @@ def convolution_backward(
         columns = torch.bmm(weight.reshape(groups, len(weight) // groups, -1).mT, rows)
         split = columns.view(groups, columns.shape[1], samples, -1).permute(2, 0, 1, 3)
         blocks = split.reshape(samples, groups * columns.shape[1], -1)
-        of_image = fold(blocks, image.shape[2:], size, padding=padding, stride=stride)
+        sides = tuple(image.shape[2:])
+        of_image = fold(blocks, sides, tuple(size), padding=tuple(padding), stride=tuple(stride))
     if wanted[1]:
         of_weight = torch.bmm(rows, _columns(image, size, stride, padding, groups).mT).view(weight.shape)
     if wanted[2]:

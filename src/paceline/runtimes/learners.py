@@ -73,7 +73,7 @@ class InTurnGradients(LearnerGradients):
 
 
 class TogetherGradients(LearnerGradients):
-    """All learners at once, each operator on all of them; a step whose batches are not all alike is computed in turn."""
+    """All learners at once, each operator on all of them; a step whose batches are not alike is computed in turn."""
 
     def __init__(self, model: "FlatModel") -> None:
         self._in_turn, self._model = InTurnGradients(model), model

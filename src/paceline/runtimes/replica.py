@@ -106,7 +106,9 @@ class Replica(FlatModel):
         cuts = [len(indices) * learner // learners for learner in range(learners + 1)]
         return [
             [
-                Request(indices[at : min(at + size, stop)], stream_seed(seed, number + learner * parts + place))
+                Request(
+                    indices[at : min(at + size, stop)], stream_seed(seed, number + learner * parts + place)
+                )
                 for place, at in enumerate(range(start, stop, size))
             ]
             for learner, (start, stop) in enumerate(pairwise(cuts))

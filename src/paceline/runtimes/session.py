@@ -21,7 +21,9 @@ from paceline.strategies.effects import AllReduce, Apply, Broadcast, Clock, Grad
 Ending = Literal["budget", "target", "interrupted", "left"]
 ALWAYS_RIGHT = frozenset({AllReduce, Apply, Clock, Receive, Send})
 """Effects of which ``wrong_effect`` finds only too many."""
-REDUCED = "asks for the mean gradient of all workers, which several learners a worker do not have; yield Gradient()"
+REDUCED = (
+    "asks for the mean gradient of all workers, which several learners a worker do not have; yield Gradient()"
+)
 
 
 @dataclass(frozen=True, slots=True)

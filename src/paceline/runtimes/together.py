@@ -145,7 +145,11 @@ def _gradients_of(model: "FlatModel", stack: StackedBatch) -> Callable[..., list
     each = vmap(grad_and_value(loss), randomness="different")
 
     def gradients(*inputs: Tensor) -> list[Tensor]:
-        params, others, batch = inputs[: len(trained)], inputs[len(trained) : len(names)], inputs[len(names) :]
+        params, others, batch = (
+            inputs[: len(trained)],
+            inputs[len(trained) : len(names)],
+            inputs[len(names) :],
+        )
         # In copies: a batch norm does not update memory that it cannot see as one vector.
         copies = [one.clone(memory_format=torch.contiguous_format) for one in others]
         grads, losses = each(list(params), copies, list(batch))
@@ -174,7 +178,7 @@ def _traced(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> 
     with graph.inserting_after(max(losses, forward_over)):
         graph.call_function(operator.call, (forward_over,))
     traced.recompile()
-    return traced.forward  # type: ignore[no-any-return]
+    return traced.forward
 
 
 def _merge_repeated(graph: Graph) -> None:
@@ -200,8 +204,9 @@ def _changes_nothing(node: Node) -> bool:
     """Whether a node only shows its first input as it is."""
     if node.target not in VIEWS:
         return False
-    own, given = node.meta["val"], node.args[0].meta["val"]
-    return own.shape == given.shape and own.stride() == given.stride()
+    given: Any = node.args[0]
+    layouts = [(one.meta["val"].shape, one.meta["val"].stride()) for one in (node, given)]
+    return layouts[0] == layouts[1]
 
 
 def _hidden_state(model: nn.Module) -> object:

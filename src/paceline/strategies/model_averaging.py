@@ -111,7 +111,7 @@ def _rows(params: Tensor) -> Tensor:
 
 
 def _central_models(me: Worker, learners: Tensor) -> tuple[Tensor, Tensor]:
-    """z and what it was before the last correction; all learners begin as z."""
+    """The central model, and what it was before the last correction; all learners begin as it does."""
     if CENTRE not in me.state:
         me.state[CENTRE], me.state[PREVIOUS] = learners[0].clone(), learners[0].clone()
         me.state[HIGHEST_RATE] = torch.zeros(1, dtype=torch.float64)

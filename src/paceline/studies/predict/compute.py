@@ -146,8 +146,9 @@ class ComputeTimes:
         """What a plan leaves open, by the rule of a run that measures it; ``most`` learners have data."""
 
         def fastest(count: int) -> LearnerPlan:
-            ways = ("in-turn", "together") if plan.compute == "auto" and count > 1 else (plan.compute,)
-            plans = [LearnerPlan(count=count, compute="in-turn" if way == "auto" else way) for way in ways]
+            plans = [LearnerPlan(count=count, compute=plan.compute)]
+            if plan.compute == "auto":
+                plans = [LearnerPlan(count=count), LearnerPlan(count=count, compute="together")]
             return min(plans, key=lambda one: self.cost_with(one, samples).step.compute)
 
         def rates(count: int) -> list[float]:
