@@ -22,10 +22,12 @@ SPECS = (
     "diloco:period=6,overlap=3,fragments=2",
     "post-local:switch=10,period=5",
     "ps",
+    "sma:learners=1",
 )
 # A period of one step is all-reduce in virtual time, where more is compared; live, one period is enough.
 LIVE = (
-    *(spec for spec in SPECS if spec != "local-sgd:period=1"),
+    *(spec for spec in SPECS if spec not in ("local-sgd:period=1", "sma:learners=1")),
+    "sma:learners=2,compute=together",
     "fedavg:clients=12,sample=4,alpha=0.3,uneven=0.5,momentum=0.5,proximal=0.1,dropout=0.3",
 )
 SYNCHRONOUS = (
@@ -38,6 +40,7 @@ SYNCHRONOUS = (
 """Strategies whose workers hold the same model after every step."""
 
 SIMULATED = (
+    "easgd:learners=1",
     "ssp:staleness=0",
     "ssp:staleness=3",
     "async",
@@ -211,6 +214,25 @@ def test_uneven_shares_of_a_batch_are_one_worker_with_the_whole(spec, run):
     assert close(uneven, one, 2e-6)
 
 
+@pytest.mark.parametrize("spec", ["sma", "easgd:period=3"])
+def test_learners_are_the_same_wherever_they_are(spec, run):
+    """Two workers of two learners are one of four, also where an epoch ends unevenly."""
+    options = ("--model", "mlp", "--batch-size", "16", "--epochs", "2")
+    name, _, settings = spec.partition(":")
+    two, four = (
+        run(
+            "simulate",
+            "--strategy",
+            f"{name}:learners={many},{settings}".rstrip(","),
+            "--workers",
+            workers,
+            *options,
+        )
+        for many, workers in ((2, "2"), (4, "1"))
+    )
+    assert close(two, four, 2e-6)
+
+
 # With local SGD each worker clips its own gradient, before the average.
 @pytest.mark.parametrize("spec", [spec for spec in SYNCHRONOUS if not spec.startswith("local-sgd")])
 def test_accumulated_and_clipped_workers_are_one_worker_with_the_whole(spec, run):
@@ -312,6 +334,7 @@ def test_three_live_workers_are_three_virtual_ones(spec, run):
         "local-sgd:period=5",
         "diloco:period=6,overlap=3,fragments=2",
         "fedavg:clients=6,momentum=0.5",
+        "sma:learners=2,compute=in-turn,period=2",
     ],
 )
 def test_a_resumed_run_is_the_run_that_never_stopped(spec, run, tmp_path):
@@ -322,7 +345,7 @@ def test_a_resumed_run_is_the_run_that_never_stopped(spec, run, tmp_path):
     resumed = Outcome(read_tensors(tmp_path / folder / "model.safetensors"), document)
     assert same(resumed, through)
     assert resumed.rows == through.rows[1:]
-    assert document["run"]["first_step"] == 23
+    assert document["run"]["first_step"] == (12 if "learners=2" in spec else 23)
 
 
 def test_a_simulation_repeats_its_record_byte_for_byte(tmp_path):

@@ -24,7 +24,6 @@ from paceline.cli.options import (
 from paceline.clusters.cluster import Cluster, StepTimes
 from paceline.clusters.description import read_cluster
 from paceline.costs.recorded import typical_step
-from paceline.costs.stated import stated_costs
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.records.servers import read_server_log
@@ -73,8 +72,9 @@ class ClusterOptions:
 
     def timed(self, cluster: Cluster, settings: Settings) -> tuple[Cluster, tuple[int, ...]]:
         """The cluster with its times, stated or as a run was recorded, and for which mini-batches they hold."""
-        from paceline.runtimes.config import check_same_job
+        from paceline.runtimes.config import check_same_job, read_config
         from paceline.runtimes.threads import HostCapacity
+        from paceline.strategies import build_strategy
 
         if not self.times:
             return cluster, settings.batch_sizes
@@ -83,6 +83,8 @@ class ClusterOptions:
         check_same_job(recorded, settings)
         if capacity := HostCapacity.of_run(recorded):
             capacity.check_hosts(cluster, f"--times {self.times}")
+        learners = build_strategy(read_config(recorded).settings.strategy).learner_plan.count or 1
+        step = replace(step, apply=step.apply / learners)
         timed = replace(cluster, times=StepTimes(step=step, checkpoint=checkpoint))
         return timed, (samples,) * cluster.workers
 
@@ -191,8 +193,9 @@ def _run(options: RunOptions, where: SimulateOptions, keep: KeepOptions) -> int:
         options.evaluate_every = "never"
     settings = options.settings(cluster.workers)
     timed, sizes = where.timed(cluster, settings)
-    costs = stated_costs(timed, sizes, settings.slow, settings.seed, settings.slow_turns)
     prepared = prepare(settings)
+    costs = stated_costs(timed, sizes, settings.slow, settings.seed, settings.slow_turns)
+    costs = replace(costs, applying=prepared.learners)
     check(prepared, cluster, where.gradients, where.end)
     machinery = {"cluster": asdict(cluster), "gradients": where.gradients}
     name = keep.name or prepared.job.name

@@ -37,6 +37,8 @@ class StatedCosts:
     gradients: int | None = None
     """Gradients of an update, where a rank stands for several workers; None: as many as arrive."""
     updating: float = 1.0
+    applying: float = 1.0
+    """How many times as long as stated a worker's optimizer takes: it may have several models."""
     step: StepBreakdown = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,7 +60,7 @@ class StatedCosts:
         return GradientTimes(one.data * scale, one.forward * compute, one.backward * compute)
 
     def apply(self, rank: int, step: int) -> float:
-        return self.step.apply * self._scale(rank, step)
+        return self.step.apply * self.applying * self._scale(rank, step)
 
     def evaluate(self, rank: int, samples: int) -> float:
         stated = self.step.forward if self.times.evaluate is None else self.times.evaluate

@@ -46,9 +46,12 @@ def has_momentum(optimizer: optim.Optimizer) -> bool:
 
 
 def clip_norm_(grad: Tensor, most: float | None) -> None:
-    """Scale a flat gradient down to this norm, as torch's ``clip_grad_norm_`` does; None leaves it alone."""
+    """Scale a flat gradient, or each row of a matrix, down to this norm, as torch's ``clip_grad_norm_`` does.
+
+    None leaves it alone.
+    """
     if most is not None:
-        grad.mul_((most / (grad.norm() + 1e-6)).clamp(max=1.0))
+        grad.mul_((most / (grad.norm(dim=-1, keepdim=True) + 1e-6)).clamp(max=1.0))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """A model whose parameters, gradients and buffers are views into one tensor each, and its optimizer on them."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -30,67 +30,118 @@ class Flat:
     """Trainable parameters and their gradients, moved into two flat tensors; the model goes on as before.
 
     ``offsets`` says where each of the ``parameters`` starts in ``params``; it has one more, the length.
+
+    With ``others``, the parameters of models of the same kind, ``params`` and ``grad`` are matrices with a row for each
+    model; they all become equal to the first.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], zeros: Zeros = own_memory) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        zeros: Zeros = own_memory,
+        others: Sequence[Iterable[nn.Parameter]] = (),
+    ) -> None:
         self.parameters = tuple(p for p in parameters if p.requires_grad)
         if not self.parameters:
             raise UsageError("the model has no trainable parameter; a job needs at least one")
-        (dtype, device), *others = {(p.dtype, p.device) for p in self.parameters}
-        if others or dtype not in (torch.float32, torch.float64):
+        (dtype, device), *mixed = {(p.dtype, p.device) for p in self.parameters}
+        if mixed or dtype not in (torch.float32, torch.float64):
             dtypes = ", ".join(sorted({str(p.dtype) for p in self.parameters}))
             raise UsageError(
                 f"the model's parameters are {dtypes}; they must all be float32, or all float64, and on one device, "
                 "so that sums keep their digits: convert the model with .to(), and compute in less with torch.autocast"
             )
         self.offsets = (0, *accumulate(p.numel() for p in self.parameters))
-        length = CONTROL + self.offsets[-1]
+        length = CONTROL + (1 + len(others)) * self.offsets[-1]
         self.params_storage, self.grad_storage = (zeros(length, dtype, device) for _ in range(2))
         self.params, self.grad = self.params_storage[CONTROL:], self.grad_storage[CONTROL:]
-        with torch.no_grad():
-            for parameter, start, stop in zip(self.parameters, self.offsets, self.offsets[1:], strict=False):
-                view = self.params[start:stop].view(parameter.shape)
-                view.copy_(parameter)
-                parameter.data = view
-                parameter.grad = self.grad[start:stop].view(parameter.shape)
+        self.param_rows, self.grad_rows = (one.view(1 + len(others), -1) for one in (self.params, self.grad))
+        """As matrices, also of one model."""
+        self._move(self.parameters, 0)
+        for row, other in enumerate(others, start=1):
+            self._move([p for p in other if p.requires_grad], row)
+            self.param_rows[row] = self.param_rows[0]
+        if others:
+            self.params, self.grad = self.param_rows, self.grad_rows
+
+    @torch.no_grad()
+    def _move(self, parameters: Iterable[nn.Parameter], row: int) -> None:
+        params, grad = self.param_rows[row], self.grad_rows[row]
+        for parameter, (start, stop) in zip(parameters, pairwise(self.offsets), strict=True):
+            view = params[start:stop].view(parameter.shape)
+            view.copy_(parameter)
+            parameter.data = view
+            parameter.grad = grad[start:stop].view(parameter.shape)
+
+    def stacked(self, rows: Tensor) -> list[Tensor]:
+        """What a matrix with a row a model holds of each parameter, all models' in one view."""
+        return [
+            rows[:, start:stop].view(len(rows), *parameter.shape)
+            for parameter, (start, stop) in zip(self.parameters, pairwise(self.offsets), strict=True)
+        ]
 
 
-def flatten_buffers(model: nn.Module) -> Tensor:
-    """Move the float32 buffers into one flat tensor; those of other types, counters for one, stay where they are."""
-    found = [
-        (module, name, buffer)
-        for module in model.modules()
-        for name, buffer in module.named_buffers(recurse=False)
-        if buffer.dtype == torch.float32
+class FlatBuffers:
+    """The float32 buffers of one model in a flat tensor, or of several models of the same kind with a row for each.
+
+    Buffers of other types, counters for one, stay outside. ``named`` holds all of them, of several models stacked.
+    """
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        found = [_buffers_of(model) for model in models]
+        sizes = [one.numel() for _, _, _, one in found[0] if one.dtype == torch.float32]
+        device = found[0][0][3].device if found[0] else torch.device("cpu")
+        rows = torch.zeros(len(models), sum(sizes), device=device)
+        self.flat = rows if len(models) > 1 else rows[0]
+        self.named: dict[str, Tensor] = {}
+        start = 0
+        for copies in zip(*found, strict=True):
+            name, _, _, first = copies[0]
+            stacked = first.new_empty(len(models), *first.shape)
+            if first.dtype == torch.float32:
+                stacked = rows[:, start : start + first.numel()].view_as(stacked)
+                start += first.numel()
+            stacked.copy_(first.expand_as(stacked))
+            self.named[name] = stacked if len(models) > 1 else stacked[0]
+            for (_, module, key, _), own in zip(copies, stacked, strict=True):
+                module._buffers[key] = own
+
+
+def _buffers_of(model: nn.Module) -> list[tuple[str, nn.Module, str, Tensor]]:
+    """Name, module, name in the module, and the buffer."""
+    return [
+        (f"{prefix}.{key}" if prefix else key, module, key, buffer)
+        for prefix, module in model.named_modules()
+        for key, buffer in module.named_buffers(recurse=False)
     ]
-    device = found[0][2].device if found else torch.device("cpu")
-    flat = torch.zeros(sum(buffer.numel() for _, _, buffer in found), device=device)
-    start = 0
-    for module, name, buffer in found:
-        view = flat[start : start + buffer.numel()].view(buffer.shape)
-        view.copy_(buffer)
-        module._buffers[name] = view
-        start += buffer.numel()
-    return flat
 
 
 class FlatModel:
-    """A model on flat buffers with its loss and optimizer.
+    """A model on flat buffers with its loss and optimizer; with ``others``, several learners of the same kind.
 
     ``flat`` and ``buffers`` are the memory that the model itself uses: writing to them changes the model.
     """
 
-    def __init__(self, job: Job | Traceable, model: nn.Module, zeros: Zeros = own_memory) -> None:
+    def __init__(
+        self,
+        job: Job | Traceable,
+        model: nn.Module,
+        zeros: Zeros = own_memory,
+        others: Sequence[nn.Module] = (),
+    ) -> None:
         self.job, self.model = job, model.train()
-        self.flat = Flat(self.model.parameters(), zeros)
-        self.buffers = flatten_buffers(self.model)
+        self.learners = (self.model, *(other.train() for other in others))
+        self.flat = Flat(self.model.parameters(), zeros, [other.parameters() for other in others])
+        self.named_buffers = FlatBuffers(self.learners)
+        self.buffers = self.named_buffers.flat
         self.optimizer = ScheduledOptimizer(job, self.flat)
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch, learner: int = 0) -> Tensor:
+        model = self.learners[learner]
         if self.job.precision == "fp32":
-            return batch_loss(self.job, self.model, batch)
+            return batch_loss(self.job, model, batch)
         with torch.autocast(self.flat.params.device.type, torch.bfloat16):
-            return batch_loss(self.job, self.model, batch)
+            return batch_loss(self.job, model, batch)
 
     def accumulate(
         self, batches: Iterator[Batch], shares: Sequence[float], hooks: StepHooks = NO_HOOKS
@@ -133,6 +184,11 @@ def flat_optimizer(
     """Build the optimizer on one flat parameter if it is elementwise and takes all alike; else on the model's own."""
     optimizer = factory(flat.parameters)
     if not takes_vector(optimizer, len(flat.parameters)):
+        if flat.params.dim() > 1:
+            raise UsageError(
+                f"{len(flat.params)} learners cannot share the optimizer {type(optimizer).__name__}, which does not "
+                "treat every element alike; choose 1 learner, or an optimizer such as sgd or adam"
+            )
         return optimizer
     whole = nn.Parameter(flat.params)
     whole.grad = flat.grad

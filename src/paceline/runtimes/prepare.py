@@ -18,9 +18,9 @@ from paceline.jobs.sharding import Shards
 from paceline.records.summary import Started
 from paceline.runtimes.replica import check_divisible, check_momentum
 from paceline.runtimes.settings import Settings, Triggers
-from paceline.specs import shorten
+from paceline.specs import shorten, show, split
 from paceline.strategies import STRATEGIES, build_strategy
-from paceline.strategies.base import Strategy, SyncPoint
+from paceline.strategies.base import LearnerPlan, Strategy, SyncPoint
 
 
 class JobInfo(Protocol):
@@ -63,6 +63,13 @@ class Prepared(Generic[J_co]):
         return self.codec.compresses
 
     @property
+    def learners(self) -> int:
+        """Models that each worker trains."""
+        count = self.strategy.learner_plan.count
+        assert count is not None, "found when it was prepared"
+        return count
+
+    @property
     def servers(self) -> int:
         return server_count(self.settings, self.strategy)
 
@@ -78,7 +85,7 @@ class Prepared(Generic[J_co]):
             parameters=parameters,
             strategy=shorten(settings.strategy, STRATEGIES),
             batch_sizes=settings.batch_sizes,
-            step=self.job.step,
+            step=_learners(self.learners) + self.job.step,
             transport=f"{transport}, by {settings.collective}" if scheduled else transport,
             codec=self._codec() if self.compresses else "",
             last_step=triggers.last,
@@ -97,6 +104,10 @@ class Prepared(Generic[J_co]):
         if self.settings.workers == 1 and not self.servers:
             kept = "unused: one worker sends nothing"
         return f"{short_codec(self.settings.codec)} {kept}"
+
+
+def _learners(count: int) -> str:
+    return f" x {count} learners" if count > 1 else ""
 
 
 def short_codec(spec: str) -> str:
@@ -136,13 +147,23 @@ def scale_rate(prepared: Prepared[Job]) -> Prepared[Job]:
     return replace(prepared, job=scaled, rate_factor=factor)
 
 
-def prepare_job(settings: Settings, job: J, strategy: Strategy) -> Prepared[J]:
+def prepare_job(
+    settings: Settings, job: J, strategy: Strategy, plan: LearnerPlan | None = None
+) -> Prepared[J]:
     """Share out the job's data; raise UsageError where there is too little of it for one batch of every worker.
 
-    Clients may have less than a batch: then progress is counted in steps of as many samples as they have on average.
+    ``plan`` decides what the strategy leaves open of its learners. Without it, computing is what is stated: k learners
+    take k times as long as one, in turn or not, so that one is as good as many. Clients may have less than a batch:
+    then progress is counted in steps of as many samples as they have on average.
     """
+    asked = strategy.learner_plan
+    if asked.is_open:
+        in_turn = "in-turn" if asked.compute == "auto" else asked.compute
+        strategy = strategy.with_learners(plan or LearnerPlan(count=asked.count or 1, compute=in_turn))
+        settings = replace(settings, strategy=with_settings_of(settings.strategy, strategy))
+    learners = strategy.learner_plan.count or 1
+    sizes = tuple(size * job.accumulate * learners for size in settings.batch_sizes)
     samples, partition = job.train_samples, strategy.partition(settings.workers)
-    sizes = tuple(size * job.accumulate for size in settings.batch_sizes)
     clients = Clients(partition=partition, samples=samples, batch_sizes=sizes, seed=settings.seed)
     if isinstance(job, Job):
         clients = replace(clients, labels=partial(labels_of, job.train, job.name, partition.alpha))
@@ -158,6 +179,13 @@ def prepare_job(settings: Settings, job: J, strategy: Strategy) -> Prepared[J]:
         clients=clients,
         triggers=triggers,
     )
+
+
+def with_settings_of(spec: str, strategy: Strategy) -> str:
+    """The spec with what it leaves open of its learners as the strategy, which it names, has decided it."""
+    if not build_strategy(spec).learner_plan.is_open:
+        return spec
+    return show(split(spec, STRATEGIES)[0], strategy)
 
 
 def check_settings(settings: Settings) -> Strategy:
@@ -204,6 +232,10 @@ def check_strategy(settings: Settings, strategy: Strategy) -> None:
             f"rank 0's buffers are sent at every step, and {name} lets workers differ in steps; "
             "choose the average of the buffers"
         )
+    if strategy.learner_plan.count != 1 and strategy.served:
+        raise UsageError(
+            f"{name} has servers, which keep one model, and several learners a worker; choose one of them"
+        )
     check_pairs(settings.codec, settings.strategy, settings.collective)
 
 
@@ -215,6 +247,11 @@ def check_pairs(codec_spec: str, strategy_spec: str, collective: str) -> None:
             f"{name} adds momentum to gradients, and workers of strategy {strategy_spec!r} send differences of "
             f"parameters; choose {_names(CODECS, lambda one: not build_codec(one).has_momentum)}, or one of the "
             f"strategies {_names(STRATEGIES, lambda one: sends_gradients(build_strategy(one)))}"
+        )
+    if codec.compresses and strategy.learner_plan.count != 1:
+        raise UsageError(
+            f"{name} cannot be used with several learners a worker: strategy {strategy_spec!r} sums their corrections "
+            "exactly, in one vector; leave it out, or choose learners=1"
         )
     if collective != NATIVE and not codec.sums:
         raise UsageError(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count
+from itertools import count, pairwise
 from math import isfinite, nan
 from typing import Any
 
@@ -21,10 +21,11 @@ from paceline.jobs.sharding import Shards, scoring_batches
 from paceline.jobs.step import NO_HOOKS, StepHooks
 from paceline.runtimes.compression import layout_of
 from paceline.runtimes.flat import Flat, FlatModel, ScheduledOptimizer, Zeros, own_memory
+from paceline.runtimes.learners import InTurnGradients, TogetherGradients
 from paceline.runtimes.loading import Request, load
 from paceline.runtimes.noise_scale import FirstMiniBatch, NoiseMeter
 from paceline.runtimes.randomness import AllStreams, State, TorchStream, undisturbed
-from paceline.strategies.base import Worker, server_slices
+from paceline.strategies.base import ONE_LEARNER, LearnerPlan, Worker, server_slices
 
 
 class Replica(FlatModel):
@@ -38,14 +39,19 @@ class Replica(FlatModel):
         seed: int,
         device: torch.device,
         zeros: Zeros = own_memory,
+        plan: LearnerPlan = ONE_LEARNER,
         clients: Clients = NO_CLIENTS,
     ) -> None:
+        """Of a ``plan`` with several learners, which must leave nothing open, all begin as the first one does."""
+        assert plan.count is not None, "found before a replica is made"
         self.shards, self.rank, self.device, self.clients = shards, rank, device, clients
         self._seed = seed
         self._batches: Iterator[Batch] = iter(())
         self._next_step: int | None = None
         self.streams = _streams_of(job)
-        super().__init__(job, first_model(job, seed, device), zeros)
+        first, *others = (first_model(job, seed, device) for _ in range(plan.count))
+        super().__init__(job, first, zeros, others)
+        self._gradients = TogetherGradients(self) if plan.compute == "together" else InTurnGradients(self)
         self.rng = first_streams(job, seed, rank)
         self.loss_sum = 0.0
         self.loss_samples = 0
@@ -68,18 +74,19 @@ class Replica(FlatModel):
 
         With the shares of all workers adding up to 1, the sum of their gradients is the mean over all samples. Where
         an epoch ends unevenly a step may have no samples: the gradient is zero and the loss is not a number. Raises
-        Diverged where the loss is not finite.
+        Diverged where the loss is not finite. Of several learners, each has the mean over its own samples.
         """
-        requests = self.requests(step) if batch is None else self._client_requests(batch)
-        counts = [len(request.indices) for request in requests]
-        samples = sum(counts)
-        shares = [share * (count / samples) for count in counts]
-        batches = self.batches(step) if batch is None else self._load_now(requests)
+        requests = self._requests_of_learners(step, batch)
+        parts = [[len(request.indices) for request in own] for own in requests]
+        shares = [[share * (count / sum(own)) for count in own] for own in parts]
+        batches = self.batches(step) if batch is None else self._load_now(requests[0])
         # A gradient that is reduced while backward runs is another worker's too.
-        if share == 1.0 and batch is None and self.noise.mini_batches_due(step):
-            losses = self._compared(batches, shares, hooks)
+        if share == 1.0 and batch is None and len(parts) == 1 and self.noise.mini_batches_due(step):
+            losses = self._compared(batches, shares[0], hooks)
         else:
-            losses = self.accumulate(batches, shares, hooks)
+            losses = self._gradients.accumulate(batches, shares, hooks)
+        counts = [count for own in parts for count in own]
+        samples = sum(counts)
         if bad := [value for value in losses if not isfinite(value)]:
             raise self.diverged(f"the loss of rank {self.rank} is {bad[0]}", step + 1)
         total = sum(value * count for value, count in zip(losses, counts, strict=True))
@@ -107,22 +114,36 @@ class Replica(FlatModel):
         return (to_device(batch, self.device) for batch in self._batches)
 
     def requests(self, step: int) -> list[Request]:
-        """The mini-batches of a step."""
-        shards, rank = self.shards, self.rank
-        return self._cut(shards.indices(rank, step), shards.batch_size(rank), rank, step)
+        """The mini-batches of a step, those of the first learner first."""
+        return [request for own in self._requests_of_learners(step) for request in own]
 
-    def _client_requests(self, batch: ClientBatch) -> list[Request]:
-        clients, rank = self.clients, self.rank
-        number = batch.epoch * clients.batches(batch.client, rank) + batch.place
-        return self._cut(clients.indices(batch, rank), clients.batch_sizes[rank], batch.client, number)
+    def _requests_of_learners(self, step: int, batch: ClientBatch | None = None) -> list[list[Request]]:
+        """The mini-batches of each learner in a step, or in a batch of a client."""
+        rank = self.rank
+        if batch is None:
+            return self._cut(self.shards.indices(rank, step), self.shards.batch_size(rank), rank, step)
+        clients, client = self.clients, batch.client
+        number = batch.epoch * clients.batches(client, rank) + batch.place
+        return self._cut(clients.indices(batch, rank), clients.batch_sizes[rank], client, number)
 
-    def _cut(self, indices: Tensor, most: int, source: int, step: int) -> list[Request]:
-        """Into the parts whose gradients are accumulated; each has random numbers of its own, by source and step."""
-        parts, samples = self.job.accumulate, indices.tolist()
-        size, seed = max(1, most // parts), stream_seed(self._seed, source)
+    def _cut(self, indices: Tensor, most: int, source: int, step: int) -> list[list[Request]]:
+        """Into the parts of each learner, and these into those whose gradients are accumulated.
+
+        Each has random numbers of its own, by source and step. A learner's share of the samples is cut as workers'
+        shares are: learners of any worker see the same.
+        """
+        learners, parts = len(self.learners), self.job.accumulate
+        samples, size = indices.tolist(), max(1, most // (learners * parts))
+        seed, number = stream_seed(self._seed, source), step * learners * parts
+        cuts = [len(samples) * learner // learners for learner in range(learners + 1)]
         return [
-            Request(samples[start : start + size], stream_seed(seed, step * parts + place))
-            for place, start in enumerate(range(0, len(samples), size))
+            [
+                Request(
+                    samples[at : min(at + size, stop)], stream_seed(seed, number + learner * parts + place)
+                )
+                for place, at in enumerate(range(start, stop, size))
+            ]
+            for learner, (start, stop) in enumerate(pairwise(cuts))
         ]
 
     def _load_now(self, requests: list[Request]) -> Iterator[Batch]:
@@ -137,10 +158,13 @@ class Replica(FlatModel):
         counted = getattr(effect, "tensor", None) is me.params or getattr(effect, "offset", None) is not None
         return self.diverged(f"{error} on rank {me.rank}", (clock or me.clock) + (not counted))
 
-    def apply(self, epoch: float, rate: float = 1.0, *, fresh: bool = False) -> None:
+    def apply(self, epoch: float, rate: float = 1.0, *, fresh: bool = False) -> float:
+        """Return the schedule's factor on the learning rate."""
         if fresh:
             self.optimizer.forget()
-        self.optimizer.step(self.job.schedule(epoch) * rate)
+        factor = self.job.schedule(epoch)
+        self.optimizer.step(factor * rate)
+        return factor
 
     def learning_rate(self, epoch: float) -> float:
         return self.base_rate * self.job.schedule(epoch)
@@ -197,7 +221,8 @@ class Replica(FlatModel):
 
     @contextmanager
     def _standing_in(self, params: Tensor, buffers: Tensor) -> Iterator[None]:
-        pairs = ((self.flat.params, params), (self.buffers, buffers))
+        first = self.buffers if self.buffers.dim() == 1 else self.buffers[0]
+        pairs = ((self.flat.param_rows[0], params), (first, buffers.view_as(first)))
         others = [(own, own.clone(), other) for own, other in pairs if own.data_ptr() != other.data_ptr()]
         for own, _, other in others:
             own.copy_(other)
@@ -217,7 +242,7 @@ class Replica(FlatModel):
         """Everything that changes while training; tensors and numbers only. ``load`` is its inverse."""
         return {
             "params": self.flat.params,
-            "model": dict(self.model.named_buffers()),
+            "model": dict(self.named_buffers.named),
             "optimizer": self.optimizer.state(),
             "rng": self.streams.get(),
             "loss": [self.loss_sum, self.loss_samples],
@@ -228,7 +253,7 @@ class Replica(FlatModel):
         """Become the replica that was saved; the random stream becomes the process's own."""
         with torch.no_grad():
             self.flat.params.copy_(state["params"])
-            for name, value in self.model.named_buffers():
+            for name, value in self.named_buffers.named.items():
                 value.copy_(state["model"][name])
         self.optimizer.load(state["optimizer"])
         self.streams.set(state["rng"])

@@ -32,6 +32,9 @@ from paceline.strategies.effects import (
 Ending = Literal["budget", "target", "interrupted", "left"]
 ALWAYS_RIGHT = frozenset({AllReduce, Apply, Clock, Receive, Send, StartAllReduce, Wait})
 """Effects of which ``wrong_effect`` finds only too many."""
+REDUCED = (
+    "asks for the mean gradient of all workers, which several learners a worker do not have; yield Gradient()"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,8 @@ class Session:
             since_gradient += 1
             if kind is Gradient:
                 since_gradient = 0
+                if effect.reduce is not None and me.params.dim() > 1:
+                    raise self._wrong(REDUCED)
                 if by_step:
                     position.progress = me.clock
                 elif on_request:
@@ -218,10 +223,14 @@ class Session:
         return on_target
 
     def _central_buffers(self) -> Program:
-        """The batch-norm statistics that go with the central model; each worker's own stay as they are."""
+        """The batch-norm statistics that go with the central model; each worker's own stay as they are.
+
+        Of several learners it is their mean.
+        """
         if not self.me.buffers.numel():
             return self.me.buffers
-        buffers = self.me.buffers.clone()
+        own = self.me.buffers
+        buffers = own.mean(0) if own.dim() > 1 else own.clone()
         if self.prepared.settings.buffers == "rank0":
             yield Broadcast(buffers)
         else:

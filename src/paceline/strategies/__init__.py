@@ -12,10 +12,12 @@ STRATEGIES: Mapping[str, str] = {
     "all-reduce": "paceline.strategies.all_reduce:AllReduceSGD",
     "async": "paceline.strategies.parameter_server:Asynchronous",
     "diloco": "paceline.strategies.local_sgd:DiLoCo",
+    "easgd": "paceline.strategies.model_averaging:ElasticAveraging",
     "fedavg": "paceline.strategies.federated:FederatedAveraging",
     "local-sgd": "paceline.strategies.local_sgd:LocalSGD",
     "post-local": "paceline.strategies.local_sgd:PostLocalSGD",
     "ps": "paceline.strategies.parameter_server:Synchronous",
+    "sma": "paceline.strategies.model_averaging:SynchronousModelAveraging",
     "ssp": "paceline.strategies.parameter_server:StaleSynchronous",
 }
 

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol, Self
 
 from torch import Tensor
 
@@ -31,6 +31,23 @@ WORKER_EFFECTS = frozenset(
 ENDS = "ends; let it yield effects without end: the runtime decides when to stop"
 
 
+@dataclass(frozen=True, kw_only=True)
+class LearnerPlan:
+    """How many models a worker trains, each on mini-batches of its own, and how their gradients are computed."""
+
+    count: int | None = 1
+    """None: as many as raise the throughput, found before the first step."""
+    compute: Literal["auto", "together", "in-turn"] = "in-turn"
+    """Auto: whichever is faster, found before the first step."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.count is None or self.compute == "auto"
+
+
+ONE_LEARNER = LearnerPlan()
+
+
 @dataclass(slots=True, eq=False)
 class Worker:
     """One worker, as its program sees it. The runtime owns it and updates it after every effect.
@@ -42,8 +59,9 @@ class Worker:
     rank: int
     workers: int
     params: Tensor
-    """The flat parameters; a program may read and write them."""
+    """The flat parameters; a program may read and write them. Of several learners, a matrix with a row for each."""
     grad: Tensor
+    """As the parameters, and so are the buffers."""
     buffers: Tensor
     """The flat floating-point buffers, batch-norm statistics for one; empty where a model has none."""
     clock: int = 0
@@ -58,6 +76,8 @@ class Worker:
     """Samples that all workers together have trained on, as of server 0's last answer."""
     seen_at_sync: int = 0
     """The same when the workers last synchronized."""
+    rate_factor: float = 1.0
+    """The schedule's factor on the learning rate in the last Apply."""
     state: dict[str, Tensor] = field(default_factory=dict)
     """The strategy's own state by name; saved in checkpoints."""
     clients: Clients = NO_CLIENTS
@@ -143,6 +163,14 @@ class Strategy(Protocol):
     def regular(self) -> bool:
         """Whether what is exchanged repeats after some steps, whatever these take; else prediction simulates longer."""
         return True
+
+    @property
+    def learner_plan(self) -> LearnerPlan:
+        return ONE_LEARNER
+
+    def with_learners(self, plan: LearnerPlan) -> Self:
+        """The same strategy with what its plan leaves open decided; a plan that leaves nothing open needs none."""
+        raise NotImplementedError(f"{type(self).__name__} leaves its learners open; define with_learners")
 
     @property
     def staleness_bound(self) -> float | None:

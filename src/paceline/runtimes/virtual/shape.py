@@ -94,14 +94,14 @@ class SizeOnlyTensor(Tensor):
 
     def clone(self, *_: Any, **__: Any) -> Tensor:
         """Another object: what is sent is told apart by identity."""
-        return sizes_only(self.numel(), self.dtype)
+        return sizes_only(self.shape, self.dtype)
 
     def tensor_split(self, sections: int) -> tuple[Tensor, ...]:  # type: ignore[override]
         return _split(self.numel(), self.dtype, sections)
 
 
-def sizes_only(elements: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.empty(elements, dtype=dtype, device="meta").as_subclass(SizeOnlyTensor)
+def sizes_only(shape: int | Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta").as_subclass(SizeOnlyTensor)
 
 
 @cache

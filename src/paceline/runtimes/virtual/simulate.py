@@ -259,7 +259,7 @@ class VirtualEngine:
         seconds = node.apply_seconds if self._steady else self._simulation.costs.apply(rank, clock)
         if node.replica is not None:
             epoch = session.position.progress / self._steps_per_epoch
-            node.replica.apply(epoch, effect.rate, fresh=effect.fresh)
+            me.rate_factor = node.replica.apply(epoch, effect.rate, fresh=effect.fresh)
         node.ledger.span(APPLY, now, seconds)
         me.now = now = now + seconds
         me.clock = clock + 1

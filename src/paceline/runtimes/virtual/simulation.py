@@ -104,8 +104,9 @@ class Simulation:
         self._coded = prepared
         if not self._job:
             self._coded = replace(prepared, codec=sized(prepared.codec, by_round=coding.by_round))
-        self._vector, self._grad = (sizes_only(self.shape.size, self.shape.dtype) for _ in range(2))
-        self._buffers = sizes_only(self.shape.buffers)
+        rows = (prepared.learners,) if prepared.learners > 1 else ()
+        self._vector, self._grad = (sizes_only((*rows, self.shape.size), self.shape.dtype) for _ in range(2))
+        self._buffers = sizes_only((*rows, self.shape.buffers))
         self._rows: list[MetricsRow] = []
         self.timeline = Timeline(FlowNetwork(self.topology.capacities))
         self.workers: Sequence[Node] = [self._worker(*one) for one in enumerate(self.topology.workers)]
@@ -121,8 +122,8 @@ class Simulation:
         tensors = self._vector, self._grad, self._buffers
         learning_rate: Callable[[float], float] = Constant()
         if self._job:
-            seed, clients = self.prepared.settings.seed, self.prepared.clients
-            replica = Replica(self._job, shards, rank, seed, CPU, clients=clients)
+            seed, plan = self.prepared.settings.seed, self.prepared.strategy.learner_plan
+            replica = Replica(self._job, shards, rank, seed, CPU, plan=plan, clients=self.prepared.clients)
             tensors = replica.flat.params, replica.flat.grad, replica.buffers
             learning_rate = replica.learning_rate
         me = Worker(

@@ -1,7 +1,7 @@
 """One run of a study: simulated with true gradients, its evaluations kept with what training took until each."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 from paceline.errors import RunFailed
@@ -85,7 +85,7 @@ def run_cell(
     """
     prepared = study.prepared(cell, job)
     recorder = CellRecorder(prepared.settings.workers, prepared.strategy.served, progress)
-    costs = study.costs(prepared.settings)
+    costs = replace(study.costs(prepared.settings), applying=prepared.learners)
     failure = ""
     try:
         simulate(Simulation(prepared, study.cluster, costs, observer=recorder, recorder=recorder))

@@ -20,7 +20,9 @@ from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
 from paceline.records.summary import recorded_loads
 from paceline.runtimes.config import read_run
+from paceline.runtimes.learners import find_count
 from paceline.runtimes.threads import HostCapacity
+from paceline.strategies.base import LearnerPlan
 from paceline.studies.predict.prediction import Level, ModuleCost
 from paceline.studies.predict.request import PredictRequest
 
@@ -121,6 +123,38 @@ class ComputeTimes:
         measured = self.typical.step
         step = replace(measured * (samples / self.typical.samples), apply=measured.apply)
         return replace(modelled, samples=samples, step=step, spread=MEASURED_SPREAD, unmeasured={})
+
+    def cost_with(self, plan: LearnerPlan, samples: int) -> StepCost:
+        """A step of all learners of a worker, each of ``samples`` samples; the plan leaves nothing open.
+
+        In turn it is as many steps. Together it is a step of all their samples, in which forward and backward move the
+        parameters of each further learner as often as its optimizer does.
+        """
+        one, count = self.cost(samples), plan.count or 1
+        if plan.compute == "in-turn":
+            return replace(one, samples=count * samples, step=one.step * count)
+        whole, further = self.cost(count * samples), (count - 1) * one.step.apply
+        step = replace(
+            whole.step,
+            forward=whole.step.forward + further / 3,
+            backward=whole.step.backward + further * 2 / 3,
+            apply=count * one.step.apply,
+        )
+        return replace(whole, step=step)
+
+    def decide(self, plan: LearnerPlan, samples: int, most: int) -> LearnerPlan:
+        """What a plan leaves open, by the rule of a run that measures it; ``most`` learners have data."""
+
+        def fastest(count: int) -> LearnerPlan:
+            plans = [LearnerPlan(count=count, compute=plan.compute)]
+            if plan.compute == "auto":
+                plans = [LearnerPlan(count=count), LearnerPlan(count=count, compute="together")]
+            return min(plans, key=lambda one: self.cost_with(one, samples).step.compute)
+
+        def rates(count: int) -> list[float]:
+            return [count * samples / self.cost_with(fastest(count), samples).step.compute]
+
+        return fastest(plan.count or find_count(rates, most))
 
     def trace(self, samples: int) -> Trace:
         """Of one mini-batch of such a step, and of the optimizer."""

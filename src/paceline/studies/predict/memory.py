@@ -70,14 +70,15 @@ def _on_host(setup: Setup, trace: Trace, host: Host, servers: int, usual: Device
     shared = sheet is None or sheet.kind == "cpu"
     if own.sheet or own.memory:
         name = f"host {host.name}" if shared else own.sheet.title if own.sheet else own.name
-    vector = float(_vector_bytes(trace))
+    vector, models = float(_vector_bytes(trace)), setup.learners
+    at_once = models if setup.program.learner_plan.compute == "together" else 1
     server = _server_bytes(setup, trace) if setup.server_hosts else None
     parts: dict[str, Any] = {
-        "parameters": vector + trace.fixed,
-        "gradients": vector,
-        "optimizer": 0.0 if setup.server_hosts else float(trace.optimizer),
-        "activations": float(trace.held(mixed=mixed)),
-        "workspace": HOLES * trace.heap if shared else 0.0,
+        "parameters": models * (vector + trace.fixed),
+        "gradients": models * vector,
+        "optimizer": 0.0 if setup.server_hosts else models * float(trace.optimizer),
+        "activations": at_once * float(trace.held(mixed=mixed)),
+        "workspace": at_once * HOLES * trace.heap if shared else 0.0,
         "exchange": _exchange_bytes(setup, vector, copied=shared),
         "base": LOADED + KERNELS if shared else CONTEXT,
     }

@@ -19,9 +19,11 @@ from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.job import Job, Traceable
 from paceline.jobs.sharding import Shards
+from paceline.runtimes.prepare import with_settings_of
 from paceline.runtimes.replica import check_momentum
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import build_strategy
+from paceline.strategies.base import Strategy
 from paceline.studies.predict.compute import (
     BatchTraces,
     ComputeTimes,
@@ -168,7 +170,7 @@ class PacelineModel:
 
     def memory(self, setup: Setup) -> Memory:
         """By the trace; where it does not fit, also the largest batch that does."""
-        batch = setup.cost.samples
+        batch = setup.cost.samples // setup.learners
         found = self.memory_with(setup, batch)
         if found.fits:
             return found
@@ -189,7 +191,7 @@ class PacelineModel:
     def rate(self, setup: Setup) -> float:
         """Samples a second of all workers; where shares differ, not all have as many as the largest."""
         workers = setup.cluster.workers
-        return self.step(setup).rate * self.samples(workers) / (workers * setup.cost.samples)
+        return self.step(setup).rate * self.samples(workers) / (workers * self.largest_share(workers))
 
     def row(self, strategy: str, workers: int) -> PredictionRow:
         setup = self.setup(strategy, workers)
@@ -203,7 +205,8 @@ class PacelineModel:
         doubts = (cost.spread, self.deployment.spread, longest(cost.unmeasured))
         low, high = interval(step.seconds, seconds, *doubts)
         known = {"bound": self.bounds(setup).bound, "memory": self.memory(setup)}
-        return self._row(workers, step, self.alone, low=low, high=high, **known)
+        row = self._row(workers, step, self.alone, low=low, high=high, **known)
+        return replace(row, samples=row.samples * setup.learners)
 
     def _row(self, workers: int, step: PredictedStep, alone: float, **known: Any) -> PredictionRow:
         """``alone``: samples a second of one worker. A host that is partly used is paid whole."""
@@ -238,7 +241,9 @@ class PacelineModel:
 
     def setup(self, strategy: str, workers: int, jitter: float | None = None) -> Setup:
         """``jitter`` is as requested or described, unless it is given."""
-        program, cost = build_strategy(strategy), self.cost(self.largest_share(workers))
+        program = self.decided(build_strategy(strategy), workers)
+        strategy = with_settings_of(strategy, program)
+        cost = self.compute.cost_with(program.learner_plan, self.largest_share(workers))
         apart = cost.step.compute
         repeats = not program.served and not program.partition(workers).clients
         if self.profile is not None and repeats:  # only a measured machine depends on it
@@ -263,6 +268,14 @@ class PacelineModel:
             jitter=jitter or (self.compute.jitter if drifts else 0.0),
             samples=self.epoch_samples,
         )
+
+    def decided(self, program: Strategy, workers: int) -> Strategy:
+        """With what it leaves open of its learners decided as in a run, by modelled times."""
+        plan, share = program.learner_plan, self.largest_share(workers)
+        if not plan.is_open:
+            return program
+        most = MOST_BATCH if self.epoch_samples is None else self.epoch_samples // self.samples(workers)
+        return program.with_learners(self.compute.decide(plan, share, most))
 
     def at_its_speed(self, device: Device) -> Device:
         """One of the catalogue is as fast as its sheet says; a stated speed multiplies."""

@@ -99,7 +99,8 @@ def _cycle(sequence: Sequence[StepExchanges]) -> int | None:
 
 
 def _observed_worker(strategy: Strategy, rank: int, workers: int) -> Worker:
-    params, grad = torch.zeros(2, ELEMENTS)
+    learners = strategy.learner_plan.count or 1
+    params, grad = torch.zeros(2, ELEMENTS) if learners == 1 else torch.zeros(2, learners, ELEMENTS)
     return Worker(rank, workers, params, grad, buffers=torch.zeros(0), clock=strategy.settled)
 
 

@@ -27,7 +27,7 @@ class Setup:
     strategy: str
     cluster: Cluster
     cost: StepCost = field(hash=False)
-    """A step of one worker alone on a device of speed 1."""
+    """A step of one worker alone on a device of speed 1, with all its learners."""
     shape: JobShape
     coding: CodecCosts = UNCODED
     collective: str = NATIVE
@@ -43,6 +43,11 @@ class Setup:
     @cached_property
     def program(self) -> Strategy:
         return build_strategy(self.strategy)
+
+    @property
+    def learners(self) -> int:
+        """Models of each worker; ``cost`` is a step of all of them."""
+        return self.program.learner_plan.count or 1
 
     @cached_property
     def server_hosts(self) -> tuple[int, ...]:
@@ -96,7 +101,7 @@ class Setup:
         settings = Settings(
             job=JobSpec(),
             strategy=self.strategy,
-            batch_sizes=(self.cost.samples,) * workers,
+            batch_sizes=(self.cost.samples // self.learners,) * workers,
             iterations=last,
             seed=self.seed,
             evaluate=Cadence(0),
@@ -104,7 +109,7 @@ class Setup:
             collective=self.collective,
             servers=self.servers,
         )
-        samples = sum(settings.batch_sizes) * (2 * last + 1)
+        samples = self.cost.samples * workers * (2 * last + 1)
         if self.has_clients:
             samples = self._known_samples()
         shape = replace(self.shape, ready=self.shape.ready or self.cost.ready, train_samples=samples)

@@ -118,7 +118,7 @@ def _simulated(setup: Setup, steps: int, path: Method) -> WorkerSteps:
     samples, prepared = StepSamples(), setup.prepared(len(counts), steps)
     costs = StatedCosts(
         times=replace(setup.times, jitter=setup.jitter),
-        batch_sizes=prepared.settings.batch_sizes,
+        batch_sizes=prepared.shards.batch_sizes,
         speeds=speeds,
         seed=setup.seed,
         updating=setup.updating,

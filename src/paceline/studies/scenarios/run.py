@@ -215,6 +215,7 @@ def _run(work: RunTable, cluster: Cluster) -> tuple[RunAnswer, RunLog]:
     _check_size(work, sum(steps), workers, compute)
     log, horizon = RunLog(), work.horizon
     prepared = prepare_job(settings, shape, strategy)
+    costs = replace(costs, applying=prepared.learners)
     summary = simulate(Simulation(prepared, cluster, costs, gradients=False, recorder=log, horizon=horizon))
     return _answer(work, cluster, summary, log, compute, local), log
 

@@ -102,7 +102,9 @@ class RunRecords:
     def started(self, first_step: int, rate: float, probe: Probe | None = None) -> None:
         """``rate`` is the optimizer's learning rate."""
         path, me = self.folder.path, self._me
-        started = self._prepared.started(path.name, me.params.numel(), self._comm.transport, str(path), rate)
+        started = self._prepared.started(
+            path.name, me.params.shape[-1], self._comm.transport, str(path), rate
+        )
         threads = torch.get_num_threads()
         self._started = replace(
             started, first_step=first_step, seconds=me.now, threads=threads, cores=usable_cores()
@@ -155,7 +157,7 @@ class RunRecords:
             epochs=self._prepared.triggers.epoch(position.progress),
             seconds=me.now,
             samples=sum(one.samples for one in totals),
-            parameters=me.params.numel(),
+            parameters=me.params.shape[-1],
             target=self._prepared.settings.target_accuracy,
             target_seconds=position.reached,
             final=self._last_row.to_json() if self._last_row else {},

@@ -57,7 +57,14 @@ class WorkerRun(StepHooks):
         self.prepared, self.comm, self.heartbeat = prepared, comm, heartbeat
         settings = prepared.settings
         self.replica = Replica(
-            prepared.job, prepared.shards, comm.rank, settings.seed, device, comm.zeros, prepared.clients
+            prepared.job,
+            prepared.shards,
+            comm.rank,
+            settings.seed,
+            device,
+            comm.zeros,
+            prepared.strategy.learner_plan,
+            prepared.clients,
         )
         self.replica.streams.set(self.replica.rng)
         seed_device(device, settings.seed, comm.rank)
@@ -283,7 +290,7 @@ class WorkerRun(StepHooks):
         me = self.me
         self.heartbeat.enter("apply")
         epoch = self.prepared.triggers.epoch(self.position.progress)
-        self.replica.apply(epoch, effect.rate, fresh=effect.fresh)
+        me.rate_factor = self.replica.apply(epoch, effect.rate, fresh=effect.fresh)
         me.clock += 1
         self.recorder.mark("apply")
         by_step = self.prepared.strategy.sync_point is SyncPoint.EVERY_STEP

@@ -35,6 +35,7 @@ from paceline.runtimes.live.wire.messages import RequestRank, Welcome
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.comm import ProcessGroupComm, join_group
 from paceline.runtimes.live.worker.guard import run_guarded
+from paceline.runtimes.live.worker.learners import decide_learners
 from paceline.runtimes.live.worker.records import claim
 from paceline.runtimes.live.worker.run import WorkerRun
 from paceline.runtimes.live.worker.server_comm import ServerClient, ServerComm
@@ -92,6 +93,8 @@ def run_worker(task: ProcessTask, observer: Observer) -> Summary:
         )
         stack.enter_context(comm)
         check_equal(comm.exchange(task.asked()))
+        prepared = decide_learners(task.settings, prepared, comm, device, task.heartbeat, observer.noted)
+        task = replace(task, settings=prepared.settings)
         run, restored = WorkerRun(prepared, comm, device, observer, task.heartbeat), True
         if task.resume and task.resumed:
             task.heartbeat.show(task.resume.path)
