@@ -24,6 +24,7 @@ from paceline.cli.options import (
 from paceline.clusters.cluster import Cluster, StepTimes
 from paceline.clusters.description import read_cluster
 from paceline.costs.recorded import typical_step
+from paceline.costs.stated import stated_costs
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.records.servers import read_server_log
