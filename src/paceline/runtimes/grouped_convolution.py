@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import fold, pad
 
-Pair = list[int]
+Sides = list[int]
 
 
-def _applies(image: Tensor, transposed: bool, groups: int, dilation: Pair) -> bool:
+def _applies(image: Tensor, transposed: bool, groups: int, dilation: Sides) -> bool:
     return image.dim() == 4 and groups > 1 and not transposed and set(dilation) == {1}
 
 
-def _columns(image: Tensor, size: Pair, stride: Pair, padding: Pair, groups: int) -> Tensor:
+def _columns(image: Tensor, size: Sides, stride: Sides, padding: Sides, groups: int) -> Tensor:
     """What each output pixel is made of: (groups, channels of a group x filter, samples x output pixels)."""
     channels, (height, width) = image.shape[1], padding
     padded = pad(image, (width, width, height, height)) if height or width else image
@@ -33,11 +33,11 @@ def convolution(
     image: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    stride: Pair,
-    padding: Pair,
-    dilation: Pair,
+    stride: Sides,
+    padding: Sides,
+    dilation: Sides,
     transposed: bool,
-    output_padding: Pair,  # noqa: ARG001
+    output_padding: Sides,  # noqa: ARG001
     groups: int,
 ) -> Any:
     if not _applies(image, transposed, groups, dilation):
@@ -57,12 +57,12 @@ def convolution_backward(
     grad: Tensor,
     image: Tensor,
     weight: Tensor,
-    bias_sizes: Pair | None,  # noqa: ARG001
-    stride: Pair,
-    padding: Pair,
-    dilation: Pair,
+    bias_sizes: Sides | None,  # noqa: ARG001
+    stride: Sides,
+    padding: Sides,
+    dilation: Sides,
     transposed: bool,
-    output_padding: Pair,  # noqa: ARG001
+    output_padding: Sides,  # noqa: ARG001
     groups: int,
     wanted: list[bool],
 ) -> Any:
