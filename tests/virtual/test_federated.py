@@ -32,6 +32,9 @@ from paceline.errors import UsageError
 from paceline.jobs.data import TensorData
 from paceline.jobs.job import Job
 from paceline.jobs.partition import ClientBatch
+from paceline.records.folder import RunFolder
+from paceline.runtimes.config import write_config
+from paceline.runtimes.live.launcher.resharding import reshard
 from paceline.runtimes.prepare import check_settings
 from paceline.runtimes.replica import first_model
 from paceline.strategies import build_strategy
@@ -241,6 +244,12 @@ def test_what_cannot_be_drawn_is_refused(spec: str, workers: int, sentence: str)
 def test_a_codec_with_momentum_of_its_own_is_refused() -> None:
     with pytest.raises(UsageError, match="send differences of parameters"):
         check_settings(settings_of(2, strategy="fedavg", codec="dgc:ratio=0.1"))
+
+
+def test_another_number_of_workers_is_refused_for_it_would_change_the_clients_batches(tmp_path) -> None:
+    write_config(RunFolder(tmp_path), settings_of(2, strategy="fedavg:clients=6"), "live", {})
+    with pytest.raises(UsageError, match=r"divides its data among clients.*resume it with its 2 workers"):
+        reshard(RunFolder(tmp_path), 3, trust=False)
 
 
 def test_labels_are_only_needed_where_alpha_is_given(tmp_path) -> None:
