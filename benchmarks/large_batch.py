@@ -6,7 +6,7 @@ square-root rule and the unscaled rate. And whether gamma 0 in each block's last
 the digits, whose images of 8x8 make it affordable.
 
 Every run is ``paceline simulate`` with one worker, whose mini-batches are accumulated: one core tries a batch of
-16,384, and takes the steps that 64 workers of batch 256 would take (tests/conformance). ``--out`` writes the tables and
+8,192, and takes the steps that 32 workers of batch 256 would take (tests/conformance). ``--out`` writes the tables and
 the picture.
 """
 
@@ -26,16 +26,17 @@ from typing import Any
 
 from _chart import Chart
 
-REFERENCE = 64
-"""The batch that the learning rate was chosen for."""
+REFERENCE = 16
+"""The batch that the learning rate was chosen for: lower than its best, so that 64 times the rate can still be trained
+with. Without batch norm a network of this kind takes no more."""
 MINI_BATCH = 256
 """The most that is computed at once; larger batches are accumulated."""
-BATCHES = (64, 256, 1024, 2048, 4096, 8192, 16384)
-LARGEST = 4096
-"""The largest batch that still learns."""
-FLAT = 1.5
-"""Points of error that a batch up to LARGEST may lose against REFERENCE."""
-ELBOW = 3.0
+BATCHES = (16, 64, 256, 512, 1024, 2048, 4096, 8192)
+LARGEST = 1024
+"""The largest batch that still learns: 64 times the reference, as 8,192 is 32 times theirs."""
+FLAT = {256: 1.5, LARGEST: 3.5}
+"""Points of error that batches up to these may lose against REFERENCE."""
+ELBOW = 10.0
 """Points that the largest batch of all loses at least: beyond the elbow."""
 
 
@@ -50,7 +51,7 @@ class Case:
     kind: str = "gradual"
     data: str = "fashion-mnist"
     model: str = "cnn"
-    lr: float = 0.05
+    lr: float = 0.0025
     epochs: int = 8
     mini_batch: int = MINI_BATCH
     reference: int = REFERENCE
@@ -140,8 +141,9 @@ def judge(found: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
     if sizes := found.get("sizes"):
         base = sizes[0]["error"]
         for row in sizes:
-            if row["batch"] <= LARGEST and row["error"] > base + FLAT:
-                missed.append(f"{row['name']} loses {row['error'] - base:.2f} points, more than {FLAT:g}")
+            most = next((points for batch, points in FLAT.items() if row["batch"] <= batch), math.inf)
+            if row["error"] > base + most:
+                missed.append(f"{row['name']} loses {row['error'] - base:.2f} points, more than {most:g}")
         if sizes[-1]["error"] < base + ELBOW:
             missed.append(f"{sizes[-1]['name']} loses less than {ELBOW:g} points: there is no elbow")
     for rows in (found.get("ways", []), found.get("gammas", [])[::-1]):

@@ -160,7 +160,7 @@ def test_a_damaged_row_does_not_block_a_run_that_resumes(line, tmp_path):
 
 def test_rows_are_read_back_and_can_be_followed_line_by_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    good = MetricsRow(10, 1.0, 0.5, 0.25, {"accuracy": 0.9, "top5": 1.0}, 0.1, 1.25)
+    good = MetricsRow(10, 1.0, 0.5, 0.25, {"accuracy": 0.9, "top5": 1.0}, 0.1, 1.25, noise_scale=1900.0)
     lost = MetricsRow(20, 2.0, math.inf, math.nan, {"accuracy": 0.1, "top5": 0.5}, 0.1, 2.5)
     append_metrics(path, good)
     assert list(read_metrics(path)) == [good]

@@ -28,7 +28,7 @@ def test_the_scalars_are_read_back_by_tensorboard_itself(tmp_path):
     observer.started(replace(STARTED, folder=str(tmp_path)))
     observer.stepped(1, 64, 2.0, 0.5)
     observer.stepped(2, 64, 1.0, 1.0)
-    observer.evaluated(MetricsRow(2, 0.2, 1.5, 1.25, {"accuracy": 0.75}, 0.1, 1.5))
+    observer.evaluated(MetricsRow(2, 0.2, 1.5, 1.25, {"accuracy": 0.75}, 0.1, 1.5, noise_scale=1900.0))
     observer.noted("a sentence")
     totals = Totals(steps=2, samples=64)
     totals.typical = StepBreakdown(forward=0.25)
@@ -57,6 +57,7 @@ def test_the_scalars_are_read_back_by_tensorboard_itself(tmp_path):
     assert points("test/accuracy") == [(2, 0.75)]
     assert points("test/loss") == [(2, 1.25)]
     assert points("train/learning_rate") == [(2, pytest.approx(0.1))]
+    assert points("train/noise_scale") == [(2, 1900.0)]
     assert points("step_ms/forward") == [(2, 250.0)]
     assert not {"step_ms/evaluate", "step_ms/checkpoint"} & set(events.Tags()["scalars"]), "always 0"
     one, other = events.Scalars("train/loss")
