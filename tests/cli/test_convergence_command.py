@@ -75,7 +75,6 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
         f"interrupted: {kept} of 80 runs are done and kept in mine; go on with "
         "'paceline bench convergence --resume mine'"
     )
-    assert not list(cells.glob(".*.tmp"))
 
 
 @pytest.mark.parametrize(

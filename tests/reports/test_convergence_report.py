@@ -192,16 +192,19 @@ def test_linear_ticks_are_round():
 
 
 def test_labels_of_marks_stand_apart():
-    marks = tuple(Mark(name=f"codec-{place}", point=(100.0, 50.0), low=49, high=51) for place in range(4))
+    marks = [Mark(name=f"codec-{place}", point=(100.0, 50.0), low=49, high=51) for place in range(4)]
     panel = Panel(
         label="bytes",
         across=Axis(10, 1000),
         up=LinearAxis(0, 100),
-        across_tick=str,
+        across_tick=lambda value: f"{value:g} B",
         up_tick=str,
-        marks=marks,
-        curves=(Curve(name="line", points=((10.0, 0.0), (1000.0, 100.0))),),
+        ticks=(10, 77),
+        marks=(*marks, Mark(point=(20.0, 50.0), low=49, high=51)),
+        curves=(Curve(points=((10.0, 0.0), (1000.0, 100.0))),),
     )
-    places = [y for _, y, words in texts(line_chart("t", "s", [panel])) if words.startswith("codec-")]
+    found = texts(line_chart("t", "s", [panel]))
+    places = [y for _, y, words in found if words.startswith("codec-")]
     assert len(places) == 4
+    assert [words for _, _, words in found if words.endswith(" B")] == ["10 B", "77 B"]
     assert min(abs(one - two) for one in places for two in places if one != two) >= 14

@@ -151,6 +151,8 @@ def test_code_that_raises_breaks_its_own_run_only_and_is_run_again(tmp_path):
         run(study_of(raises), tmp_path / "other")
     changed = (tmp_path / "mine.py").read_text().replace("nothing to divide", "still nothing")
     (tmp_path / "mine.py").write_text(changed)
+    with pytest.raises(UsageError, match="that file is not what the run last ran with"):
+        StudyFolder(tmp_path / "study").read(trusted=True)
     assert "still nothing" in run(study_of("all-reduce", raises), tmp_path / "study").broken[0]
 
 

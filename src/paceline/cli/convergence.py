@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from paceline import specs
 from paceline.cli.importing import gc_paused, skip_compiler_import
-from paceline.cli.options import AGREE, LENGTH, RECORD, WHERE, TrainingOptions, Whole, given_options
+from paceline.cli.options import AGREE, LENGTH, RECORD, WHERE, RunOptions, Whole, given_options
 from paceline.cli.simulate import MISSED, ClusterOptions
 from paceline.codecs import check_codec
 from paceline.errors import UsageError
@@ -42,13 +42,16 @@ class GridChoice:
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
-class GridOptions(TrainingOptions, GridChoice):
-    """None means that an option was not given."""
+class GridOptions(RunOptions, GridChoice):
+    """The options of one run, but for what a study varies; None means that an option was not given."""
 
     target_accuracy: Annotated[float | None, Parameter(group=LENGTH)] = None
     """Compare when this is reached, such as 0.97 (default: a point below what the first comes to)."""
     evaluate_every: Annotated[str | None, Parameter(group=RECORD)] = None
     """'1 epoch' or '500 steps' (default: 20 times a run, at least once an epoch); its time and bytes do not count."""
+    strategy: Annotated[str | None, Parameter(parse=False)] = None
+    codec: Annotated[str | None, Parameter(parse=False)] = None
+    seed: Annotated[int | None, Parameter(parse=False)] = None
     checkpoint_every: Annotated[str | None, Parameter(parse=False)] = "never"
     keep: Annotated[int | None, Parameter(parse=False)] = None
 
@@ -76,15 +79,14 @@ class GridClusterOptions(ClusterOptions):
 
     workers: Annotated[int | None, Whole, Parameter(name=["--workers", "-np"], group=WHERE)] = None
     """Without --cluster: this many hosts with one worker each (default 8)."""
+    gradients: Annotated[bool, Parameter(parse=False)] = True
+    horizon: Annotated[str | None, Parameter(parse=False)] = None
     processes: Annotated[int | None, Whole, Parameter(group=WHERE)] = None
     """Runs that are simulated at the same time, one thread each (default: the cores of this machine)."""
 
     def __post_init__(self) -> None:
         if self.processes is not None and self.processes < 1:
             raise UsageError(f"--processes {self.processes} is too small: at least 1 run must go on")
-
-    def given(self) -> list[str]:
-        return given_options(replace(self, processes=None))
 
 
 @Parameter(name="*")

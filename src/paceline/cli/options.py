@@ -82,8 +82,8 @@ def given_options(options: "DataclassInstance") -> list[str]:
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
-class TrainingOptions:
-    """What several runs may have in common; None means that an option was not given."""
+class RunOptions:
+    """None means that an option was not given."""
 
     job: Annotated[str | None, Parameter(group=JOB)] = None
     """Your own job by import path, such as my_module:build, instead of the parts below."""
@@ -115,6 +115,8 @@ class TrainingOptions:
         str | None,
         Parameter(group=JOB, help=f"Options that belong together: {', '.join(RECIPES)}; those you give win."),
     ] = None
+    strategy: Annotated[str | None, Parameter(group=AGREE)] = None
+    """How workers agree (default all-reduce), such as local-sgd:period=16; see 'paceline strategies'."""
     servers: Annotated[int | None, Whole, Parameter(group=AGREE)] = None
     """Servers that keep the parameters, each an even part (default 1); for ps, ssp and async."""
     batch_size: Annotated[str | None, Parameter(name=["--batch-size", "-b"], group=AGREE)] = None
@@ -129,12 +131,16 @@ class TrainingOptions:
         str | None,
         Parameter(group=AGREE, help=f"How all-reduces are done: native (default), {', '.join(SCHEDULES)}."),
     ] = None
+    codec: Annotated[str | None, Parameter(group=AGREE)] = None
+    """What is sent in place of whole gradients (default identity), such as int8 or top-k; see 'paceline codecs'."""
     epochs: Annotated[int | None, Whole, Parameter(group=LENGTH)] = None
     """Passes over the training data (default 30)."""
     iterations: Annotated[int | None, Whole, Parameter(name=["--iterations", "-i"], group=LENGTH)] = None
     """Steps per worker, instead of epochs."""
     target_accuracy: Annotated[float | None, Parameter(group=LENGTH)] = None
     """Stop as soon as an evaluation reaches this accuracy, such as 0.97."""
+    seed: Annotated[int | None, Whole, Parameter(group=LENGTH)] = None
+    """Decides the initial weights and the order of the data (default 1)."""
     evaluate_every: Annotated[str | None, Parameter(group=RECORD)] = None
     """'1 epoch' (default), '500 steps' or 'never'."""
     checkpoint_every: Annotated[str | None, Parameter(group=RECORD)] = None
@@ -144,10 +150,12 @@ class TrainingOptions:
 
     def __post_init__(self) -> None:
         for name, table in _TABLES.items():
-            if (spec := given(self).get(name)) is not None:
-                specs.check(str(spec), table, name)
+            if (spec := getattr(self, name)) is not None:
+                specs.check(spec, table, name)
         if self.collective is not None:
             check_collective(self.collective)
+        if self.codec is not None:
+            check_codec(self.codec)
         if self.recipe is not None:
             check_recipe(self.recipe)
 
@@ -183,30 +191,6 @@ class TrainingOptions:
             optimizer = self.optimizer or JobSpec.optimizer
             asked["optimizer"] = specs.with_setting(optimizer, jobs.OPTIMIZERS, "lr", repr(self.lr))
         return JobSpec(path=self.job, **asked)
-
-
-@Parameter(name="*")
-@dataclass(kw_only=True)
-class RunChoice:
-    """What makes one run of several that have the rest in common; None means that an option was not given."""
-
-    strategy: Annotated[str | None, Parameter(group=AGREE)] = None
-    """How workers agree (default all-reduce), such as local-sgd:period=16; see 'paceline strategies'."""
-    codec: Annotated[str | None, Parameter(group=AGREE)] = None
-    """What is sent in place of whole gradients (default identity), such as int8 or top-k; see 'paceline codecs'."""
-    seed: Annotated[int | None, Whole, Parameter(group=LENGTH)] = None
-    """Decides the initial weights and the order of the data (default 1)."""
-
-
-@Parameter(name="*")
-@dataclass(kw_only=True)
-class RunOptions(TrainingOptions, RunChoice):
-    """One run; None means that an option was not given."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.codec is not None:
-            check_codec(self.codec)
 
 
 @Parameter(name="*")

@@ -24,7 +24,7 @@ from paceline.cli.options import (
 from paceline.clusters.cluster import Cluster, StepTimes
 from paceline.clusters.description import read_cluster
 from paceline.costs.recorded import typical_step
-from paceline.costs.stated import stated_costs
+from paceline.costs.stated import StatedCosts, stated_costs
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.records.servers import read_server_log
@@ -57,51 +57,6 @@ class ClusterOptions:
     """Without --cluster: this many hosts with one worker each (default 2)."""
     times: Annotated[Path | None, Parameter(group=WHERE)] = None
     """A run folder: a step takes as long as the typical step of that run, without communication."""
-
-    def read(self, default_workers: int = DEFAULT_WORKERS) -> Cluster:
-        if self.workers is not None and self.workers < 1:
-            raise UsageError(f"--workers {self.workers} is too small: at least 1 worker must train")
-        times = "" if self.times else f",{TIMES}"
-        cluster = read_cluster(self.cluster or f"hosts={self.workers or default_workers},{LINK}{times}")
-        if self.workers is not None:
-            cluster.check_workers(self.workers)
-        if self.times and cluster.times != StepTimes():
-            raise UsageError(
-                f"--times {self.times} and the cluster's own times contradict each other; leave one of them out"
-            )
-        return cluster
-
-    def timed(self, cluster: Cluster, settings: Settings) -> tuple[Cluster, tuple[int, ...]]:
-        """The cluster with its times, stated or as a run was recorded, and for which mini-batches they hold."""
-        from paceline.runtimes.config import check_same_job, read_config
-        from paceline.runtimes.threads import HostCapacity
-        from paceline.strategies import build_strategy
-
-        if not self.times:
-            return cluster, settings.batch_sizes
-        recorded = RunFolder(self.times)
-        step, samples, checkpoint = typical_step(recorded)
-        check_same_job(recorded, settings)
-        if capacity := HostCapacity.of_run(recorded):
-            capacity.check_hosts(cluster, f"--times {self.times}")
-        learners = build_strategy(read_config(recorded).settings.strategy).learner_plan.count or 1
-        step = replace(step, apply=step.apply / learners)
-        timed = replace(cluster, times=StepTimes(step=step, checkpoint=checkpoint))
-        return timed, (samples,) * cluster.workers
-
-    @property
-    def assumption(self) -> str:
-        """A sentence about the step times where none were given."""
-        if self.cluster or self.times:
-            return ""
-        return f"no step times were given, so this assumes {TIMES}; state them with --cluster or --times"
-
-
-@Parameter(name="*")
-@dataclass(kw_only=True)
-class SimulateOptions(ClusterOptions):
-    """None means that an option was not given."""
-
     gradients: Annotated[bool, Parameter(group=WHERE)] = True
     """Compute real gradients in simulated time, or simulate time only."""
     horizon: Annotated[str | None, Parameter(group=LENGTH)] = None
@@ -119,6 +74,49 @@ class SimulateOptions(ClusterOptions):
         except UsageError as mistake:
             raise UsageError(f"--horizon: {mistake}") from mistake
 
+    def read(self, default_workers: int = DEFAULT_WORKERS) -> Cluster:
+        if self.workers is not None and self.workers < 1:
+            raise UsageError(f"--workers {self.workers} is too small: at least 1 worker must train")
+        times = "" if self.times else f",{TIMES}"
+        cluster = read_cluster(self.cluster or f"hosts={self.workers or default_workers},{LINK}{times}")
+        if self.workers is not None:
+            cluster.check_workers(self.workers)
+        if self.times and cluster.times != StepTimes():
+            raise UsageError(
+                f"--times {self.times} and the cluster's own times contradict each other; leave one of them out"
+            )
+        return cluster
+
+    def costs(self, cluster: Cluster, settings: Settings) -> StatedCosts:
+        timed, sizes = self.timed(cluster, settings)
+        return stated_costs(timed, sizes, settings.slow, settings.seed, settings.slow_turns)
+
+    def timed(self, cluster: Cluster, settings: Settings) -> tuple[Cluster, tuple[int, ...]]:
+        """The cluster with its times, stated or as a run was recorded, and the mini-batches that they hold for."""
+        from paceline.runtimes.config import check_same_job, read_config
+        from paceline.runtimes.threads import HostCapacity
+        from paceline.strategies import build_strategy
+
+        sizes = settings.batch_sizes
+        if self.times:
+            recorded = RunFolder(self.times)
+            step, samples, checkpoint = typical_step(recorded)
+            check_same_job(recorded, settings)
+            if capacity := HostCapacity.of_run(recorded):
+                capacity.check_hosts(cluster, f"--times {self.times}")
+            learners = build_strategy(read_config(recorded).settings.strategy).learner_plan.count or 1
+            step = replace(step, apply=step.apply / learners)
+            cluster = replace(cluster, times=StepTimes(step=step, checkpoint=checkpoint))
+            sizes = (samples,) * cluster.workers
+        return cluster, sizes
+
+    @property
+    def assumption(self) -> str:
+        """A sentence about the step times where none were given; else nothing."""
+        if self.cluster or self.times:
+            return ""
+        return f"no step times were given, so this assumes {TIMES}; state them with --cluster or --times"
+
 
 def simulate(
     scenario: Path | None = None,
@@ -126,7 +124,7 @@ def simulate(
     *,
     replay: Annotated[Path | None, Parameter(group=JOB)] = None,
     options: RunOptions | None = None,
-    where: SimulateOptions | None = None,
+    where: ClusterOptions | None = None,
     keep: KeepOptions | None = None,
 ) -> int:
     """Run the same training in virtual time, on a cluster that you describe.
@@ -139,7 +137,7 @@ def simulate(
         scenario: A .toml file that says what is given and what is asked, instead of all options; see docs/scenarios.md.
         replay: The folder of a run with servers, live or simulated: repeat it message by message.
     """
-    options, where, keep = options or RunOptions(), where or SimulateOptions(), keep or KeepOptions()
+    options, where, keep = options or RunOptions(), where or ClusterOptions(), keep or KeepOptions()
     given = [*given_options(options), *where.given()]
     if scenario is not None:
         return _answer(scenario, [*(["--replay"] if replay else []), *given, *keep.given()], keep.as_json)
@@ -179,7 +177,7 @@ def _answer(path: Path, given: list[str], as_json: bool) -> int:
     return 0
 
 
-def _run(options: RunOptions, where: SimulateOptions, keep: KeepOptions) -> int:
+def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
     import torch
 
     from paceline.runtimes.prepare import prepare
@@ -193,10 +191,8 @@ def _run(options: RunOptions, where: SimulateOptions, keep: KeepOptions) -> int:
     if not where.gradients and options.evaluate_every is None and options.target_accuracy is None:
         options.evaluate_every = "never"
     settings = options.settings(cluster.workers)
-    timed, sizes = where.timed(cluster, settings)
     prepared = prepare(settings)
-    costs = stated_costs(timed, sizes, settings.slow, settings.seed, settings.slow_turns)
-    costs = replace(costs, applying=prepared.learners)
+    costs = replace(where.costs(cluster, settings), applying=prepared.learners)
     check(prepared, cluster, where.gradients, where.end)
     machinery = {"cluster": asdict(cluster), "gradients": where.gradients}
     name = keep.name or prepared.job.name

@@ -28,8 +28,9 @@ Point = tuple[float, float]
 class Curve:
     """A line with the range of its values around it."""
 
-    name: str
     points: tuple[Point, ...]
+    name: str = ""
+    """In the legend; a curve without a name is not in it."""
     band: tuple[Point, ...] = ()
     """The lowest and the highest value at each point; empty draws no band."""
     colour: int = 0
@@ -38,12 +39,12 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """One value with its range, and its name beside it."""
+    """One value with its range, and its name, if it has one, beside it."""
 
-    name: str
     point: Point
     low: float
     high: float
+    name: str = ""
     colour: int = 0
 
 
@@ -57,6 +58,8 @@ class Panel:
     up: Axis
     across_tick: Callable[[float], str]
     up_tick: Callable[[float], str]
+    ticks: tuple[float, ...] = ()
+    """Values on the horizontal axis that are marked; none marks round ones."""
     curves: tuple[Curve, ...] = ()
     marks: tuple[Mark, ...] = ()
     level: float | None = None
@@ -91,7 +94,7 @@ def line_chart(title: str, subtitle: str, panels: Sequence[Panel]) -> str:
     """An SVG file. The legend names the curves of the first panel, which all panels share."""
     each = WIDE if len(panels) == 1 else NARROW
     width = LEFT + len(panels) * each + (len(panels) - 1) * GAP + RIGHT
-    entries = panels[0].curves
+    entries = [curve for curve in panels[0].curves if curve.name]
     columns = legend_columns([one.name for one in entries], width - LEFT - RIGHT)
     top = LEGEND + LINE * math.ceil(len(entries) / columns) + 4
     body = [
@@ -135,8 +138,7 @@ def _grid(place: Place, *, first: bool) -> list[str]:
         lines.append(svg_line(place.left, y, place.right, y, "grid"))
         if first:
             lines.append(svg_text(place.left - 8, y + 4, panel.up_tick(tick), 'text-anchor="end"'))
-    ticks = panel.across.round_ticks(int(place.width // 60))
-    for tick in ticks:
+    for tick in panel.ticks or panel.across.round_ticks(int(place.width // 60)):
         x = place.x(tick)
         lines.append(svg_line(x, place.top, x, place.bottom, "grid"))
         lines.append(svg_text(x, place.bottom + 20, panel.across_tick(tick), 'text-anchor="middle"'))
@@ -177,13 +179,11 @@ def _curve(place: Place, curve: Curve) -> str:
 def _mark(place: Place, mark: Mark, taken: list[tuple[float, float, float]]) -> list[str]:
     kind, (across, up) = colour_class(mark.colour), mark.point
     x, y = place.x(across), place.y(up)
-    top = free_place(x, y, mark.name, taken)
-    return [
-        svg_line(x, place.y(mark.low), x, place.y(mark.high), kind),
-        svg_circle(x, y, kind),
-        svg_line(x, y, x + 6, top - 4, "grid"),
-        svg_text(x + 7, top, mark.name),
-    ]
+    drawn = [svg_line(x, place.y(mark.low), x, place.y(mark.high), kind), svg_circle(x, y, kind)]
+    if mark.name:
+        top = free_place(x, y, mark.name, taken)
+        drawn += [svg_line(x, y, x + 6, top - 4, "grid"), svg_text(x + 7, top, mark.name)]
+    return drawn
 
 
 def free_place(x: float, y: float, words: str, taken: list[tuple[float, float, float]]) -> float:

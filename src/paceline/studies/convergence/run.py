@@ -4,9 +4,10 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -75,21 +76,26 @@ class CellPool:
     def run(self, cells: Sequence[GridCell], total: int, show: Show) -> list[str]:
         """Run all of these cells; return a sentence for each that ended without a result. ``total`` is for ``show``."""
         waiting = list(reversed(cells))
-        kept = total - len(cells)
         try:
-            while waiting or self._running:
-                while waiting and len(self._running) < self._processes:
-                    self._start(waiting.pop())
-                for line in wait(list(self._running), timeout=PROGRESS_EVERY):
-                    assert isinstance(line, Connection)
-                    self._hear(line)
-                ended = len(cells) - len(waiting) - len(self._running)
-                done = (ended + sum(self._parts.values())) / len(cells)
-                words = ", ".join(str(cell) for cell, _ in self._running.values())
-                show(done, f"{kept + ended}/{total} runs  {words}"[:70])
+            with held_interrupts() as check_interrupt:
+                while waiting or self._running:
+                    self._go_on(waiting)
+                    check_interrupt()
+                    ended = len(cells) - len(waiting) - len(self._running)
+                    words = ", ".join(str(cell) for cell, _ in self._running.values())
+                    done = (ended + sum(self._parts.values())) / len(cells)
+                    show(done, f"{total - len(cells) + ended}/{total} runs  {words}"[:70])
         finally:
             self._end()
         return self._broken
+
+    def _go_on(self, waiting: list[GridCell]) -> None:
+        """Start what there is room for, and hear what the processes have to say, for a moment."""
+        while waiting and len(self._running) < self._processes:
+            self._start(waiting.pop())
+        for line in wait(list(self._running), timeout=PROGRESS_EVERY):
+            assert isinstance(line, Connection)
+            self._hear(line)
 
     def _start(self, cell: GridCell) -> None:
         ours, theirs = self._context.Pipe(duplex=False)
@@ -127,6 +133,29 @@ class CellPool:
             process.kill()
             process.join()
             self._forget(line)
+
+
+@contextmanager
+def held_interrupts() -> Iterator[Callable[[], None]]:
+    """Raise KeyboardInterrupt where the given function is called, and nowhere else.
+
+    Python would raise it anywhere, also in a hook that runs after a fork, where exceptions are ignored. Where this is
+    not the main thread, which gets the signals, nothing is held.
+    """
+    asked = threading.Event()
+
+    def check_interrupt() -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield check_interrupt
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: asked.set())
+    try:
+        yield check_interrupt
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _same(job: Job) -> Job:
