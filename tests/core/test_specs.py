@@ -39,11 +39,11 @@ def test_a_shown_spec_makes_the_same_strategy(name):
         ("local-sdg", "unknown strategy 'local-sdg'; did you mean 'local-sgd'?"),
         (
             "LOCAL-SGD",
-            "unknown strategy 'LOCAL-SGD'; did you mean 'local-sgd'? (all-reduce, async, local-sgd, ps, ssp; see '",
+            "unknown strategy 'LOCAL-SGD'; did you mean 'local-sgd'? (all-reduce, async, easgd, local-sgd, ps, sma, ",
         ),
         (
             "zzz",
-            "unknown strategy 'zzz'; choose one of: all-reduce, async, local-sgd, ps, ssp; see 'paceline",
+            "unknown strategy 'zzz'; choose one of: all-reduce, async, easgd, local-sgd, ps, sma, ssp; see 'paceline",
         ),
         ("local-sgd:perod=4", "unknown setting of strategy 'local-sgd' 'perod'; did you mean 'period'?"),
         ("local-sgd:period", "'period' in 'local-sgd:period' is not a setting"),
