@@ -18,7 +18,7 @@ from paceline.jobs.sharding import Shards
 from paceline.records.summary import Started
 from paceline.runtimes.replica import check_divisible, check_momentum
 from paceline.runtimes.settings import Settings, Triggers
-from paceline.specs import shorten, show, split
+from paceline.specs import shorten, with_values
 from paceline.strategies import STRATEGIES, build_strategy
 from paceline.strategies.base import LearnerPlan, Strategy, SyncPoint
 
@@ -182,10 +182,10 @@ def prepare_job(
 
 
 def with_settings_of(spec: str, strategy: Strategy) -> str:
-    """The spec with what it leaves open of its learners as the strategy, which it names, has decided it."""
-    if not build_strategy(spec).learner_plan.is_open:
-        return spec
-    return show(split(spec, STRATEGIES)[0], strategy)
+    """The spec of this strategy, which differs from what the given spec names in what that leaves open."""
+    asked = vars(build_strategy(spec))
+    changed = {name: value for name, value in vars(strategy).items() if value != asked[name]}
+    return with_values(spec, STRATEGIES, changed)
 
 
 def check_settings(settings: Settings) -> Strategy:

@@ -68,6 +68,12 @@ def with_setting(text: str, table: Table, key: str, value: str) -> str:
     return _join(name, settings | {key: value})
 
 
+def with_values(text: str, table: Table, values: Mapping[str, Any]) -> str:
+    """The spec with these settings, in place of what it says of them."""
+    name, settings = split(text, table)
+    return _join(name, {key.replace("-", "_"): value for key, value in settings.items()} | dict(values))
+
+
 def find(path: str) -> Any:
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)

@@ -127,20 +127,24 @@ class ComputeTimes:
     def cost_with(self, plan: LearnerPlan, samples: int) -> StepCost:
         """A step of all learners of a worker, each of ``samples`` samples; the plan leaves nothing open.
 
-        In turn it is as many steps. Together it is a step of all their samples, in which forward and backward move the
-        parameters of each further learner as often as its optimizer does.
+        In turn it is as many gradients. Together it is one of all their samples, in which forward and backward move the
+        parameters of the further learners as often as the optimizer does. There is one optimizer for all learners.
         """
         one, count = self.cost(samples), plan.count or 1
+        apply = self._apply(samples, count)
         if plan.compute == "in-turn":
-            return replace(one, samples=count * samples, step=one.step * count)
-        whole, further = self.cost(count * samples), (count - 1) * one.step.apply
-        step = replace(
-            whole.step,
-            forward=whole.step.forward + further / 3,
-            backward=whole.step.backward + further * 2 / 3,
-            apply=count * one.step.apply,
-        )
-        return replace(whole, step=step)
+            return replace(one, samples=count * samples, step=replace(one.step * count, apply=apply))
+        whole, further = self.cost(count * samples), apply - one.step.apply
+        forward, backward = whole.step.forward + further / 3, whole.step.backward + further * 2 / 3
+        return replace(whole, step=replace(whole.step, forward=forward, backward=backward, apply=apply))
+
+    def _apply(self, samples: int, learners: int) -> float:
+        """One optimizer's step on the parameters of all learners."""
+        if self.typical is not None or learners == 1:
+            return learners * self.cost(samples).step.apply
+        trace = self.trace(samples)
+        device = self.device.within(trace)
+        return sum(device.seconds(_on_more(one, learners)) for one in trace.apply)
 
     def decide(self, plan: LearnerPlan, samples: int, most: int) -> LearnerPlan:
         """What a plan leaves open, by the rule of a run that measures it; ``most`` learners have data."""
@@ -191,6 +195,12 @@ class ComputeTimes:
             )
             for module, operators in modules.items()
         )
+
+
+def _on_more(operator: Operator, times: int) -> Operator:
+    """The same call on so many times the elements."""
+    counted = {name: times * getattr(operator, name) for name in ("flops", "read", "written", "elements")}
+    return replace(operator, **counted)
 
 
 class NominalDevice(DeviceModel):

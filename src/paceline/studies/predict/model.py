@@ -23,7 +23,6 @@ from paceline.runtimes.prepare import with_settings_of
 from paceline.runtimes.replica import check_momentum
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import build_strategy
-from paceline.strategies.base import Strategy
 from paceline.studies.predict.compute import (
     BatchTraces,
     ComputeTimes,
@@ -241,9 +240,9 @@ class PacelineModel:
 
     def setup(self, strategy: str, workers: int, jitter: float | None = None) -> Setup:
         """``jitter`` is as requested or described, unless it is given."""
-        program = self.decided(build_strategy(strategy), workers)
-        strategy = with_settings_of(strategy, program)
-        cost = self.compute.cost_with(program.learner_plan, self.largest_share(workers))
+        program, share = build_strategy(strategy), self.largest_share(workers)
+        plan = program.learner_plan
+        cost = self.cost(share) if plan.count == 1 else self.compute.cost_with(plan, share)
         apart = cost.step.compute
         repeats = not program.served and not program.partition(workers).clients
         if self.profile is not None and repeats:  # only a measured machine depends on it
@@ -269,13 +268,17 @@ class PacelineModel:
             samples=self.epoch_samples,
         )
 
-    def decided(self, program: Strategy, workers: int) -> Strategy:
-        """With what it leaves open of its learners decided as in a run, by modelled times."""
-        plan, share = program.learner_plan, self.largest_share(workers)
-        if not plan.is_open:
-            return program
+    def decided(self) -> "PacelineModel":
+        """With what strategies leave open of their learners decided as in a run, by modelled times."""
+        workers, specs = self.workers[0], []
         most = MOST_BATCH if self.epoch_samples is None else self.epoch_samples // self.samples(workers)
-        return program.with_learners(self.compute.decide(plan, share, most))
+        for spec in self.strategies:
+            strategy = build_strategy(spec)
+            if strategy.learner_plan.is_open:
+                plan = self.compute.decide(strategy.learner_plan, self.largest_share(workers), most)
+                spec = with_settings_of(spec, strategy.with_learners(plan))
+            specs.append(spec)
+        return replace(self, request=replace(self.request, strategies=tuple(specs)))
 
     def at_its_speed(self, device: Device) -> Device:
         """One of the catalogue is as fast as its sheet says; a stated speed multiplies."""
@@ -328,7 +331,7 @@ def find_model(
     else:
         traces = like.compute.traces if like else BatchTraces(lambda samples: trace(subject, samples))
         compute = find_compute(request, subject, profile, sheet, traces)
-    return PacelineModel(
+    model = PacelineModel(
         request=request,
         subject=subject,
         profile=profile,
@@ -338,6 +341,7 @@ def find_model(
         device=find_memory(request, profile, sheet),
         progress=progress,
     )
+    return model.decided() if any(one.learner_plan.is_open for one in request.built) else model
 
 
 def _find_sheet(request: PredictRequest, deployment: Deployment) -> DeviceSheet | None:
