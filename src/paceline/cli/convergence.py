@@ -149,6 +149,9 @@ def _study(
         study = folder.read(trusted=True)
         selection = select(study)
     else:
+        options, recipe = options.with_recipe()
+        if recipe:
+            screen.note(recipe)
         study = _asked(options, where)
         selection = select(study)
         if options.evaluate_every is None:
