@@ -97,8 +97,7 @@ class ConvergenceStudy:
     @property
     def identity(self) -> str:
         """What all cells have in common, as a digest: results of studies that agree in it may be compared."""
-        first = GridCell(Pair("all-reduce"), 1)
-        common = replace(self.settings, strategy=first.pair.strategy, codec=first.pair.codec, seed=first.seed)
+        common = replace(self.settings, strategy=Settings.strategy, codec=NO_CODEC, seed=Settings.seed)
         return digest_of([to_document(resolved(common)), to_document(self.cluster), self.sizes])
 
     def digest(self, cell: GridCell) -> str:
@@ -123,6 +122,8 @@ class Selection(NamedTuple):
 
 def select(study: ConvergenceStudy) -> Selection:
     """Build the job, and leave out what does not go together; raise UsageError where nothing is left."""
+    for strategy in study.strategies:
+        build_strategy(strategy)
     for codec in study.codecs:
         build_codec(codec)
     mistakes: dict[Pair, UsageError] = {}
@@ -134,8 +135,6 @@ def select(study: ConvergenceStudy) -> Selection:
             mistakes[pair] = mistake
         return pair not in mistakes
 
-    for strategy in study.strategies:
-        build_strategy(strategy)
     pairs = [pair for pair in study.pairs if fits(pair, lambda cell: check_settings(study.settings_of(cell)))]
     job = _build(study) if pairs else None
     pairs = [pair for pair in pairs if job and fits(pair, lambda cell: study.prepared(cell, job))]
