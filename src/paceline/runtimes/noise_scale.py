@@ -18,7 +18,7 @@ from paceline.records.summary import NoiseScale
 
 EVERY = 8
 """Steps from one measurement to the next: fewer cost more, and tell sooner."""
-DECAY = 0.98
+DECAY = 0.95
 """What a measurement leaves of the weight of those before it: closer to 1 averages over more of the run."""
 SETTLED = 8
 """Measurements before the first figure."""
