@@ -24,7 +24,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from _chart import Chart
+from paceline.reports.axes import Axis, LinearAxis
+from paceline.reports.line_chart import Curve, Mark, Panel, line_chart
 
 REFERENCE = 16
 """The batch that the learning rate was chosen for: lower than its best, so that 64 times the rate can still be trained
@@ -181,20 +182,31 @@ def _errors(row: Mapping[str, Any]) -> str:
 def picture(sizes: Sequence[Mapping[str, Any]], ways: Sequence[Mapping[str, Any]]) -> str:
     """Error over batch sizes, and the other ways to train at the largest that still learns."""
     rows = [*sizes, *ways]
-    chart = Chart(
-        f"Fashion-MNIST, cnn, {sizes[0]['epochs']} epochs: test error against the batch",
-        "samples in a batch",
-        ticks=[row["batch"] for row in sizes],
-        tick=lambda batch: f"{batch:,.0f}",
-        floor=math.floor(min(row["low"] for row in rows)) - 1,
-        ceiling=math.ceil(max(row["high"] for row in rows)) + 1,
+    curve = Curve(
+        name="linear scaling, gradual warm-up",
+        points=tuple((row["batch"], row["error"]) for row in sizes),
+        band=tuple((row["low"], row["high"]) for row in sizes),
     )
-    chart.connect([(row["batch"], row["error"]) for row in sizes], "kept")
-    for row in sizes:
-        chart.point(row["batch"], row["error"], row["low"], row["high"], "kept")
-    for row in ways[1:]:
-        chart.point(row["batch"], row["error"], row["low"], row["high"], "none", row["name"])
-    return chart.svg({"kept": "#0b62a4", "none": "#c2410c"})
+    panel = Panel(
+        label="samples in a batch",
+        across=Axis(sizes[0]["batch"], sizes[-1]["batch"]),
+        up=LinearAxis(
+            math.floor(min(row["low"] for row in rows)) - 1, math.ceil(max(row["high"] for row in rows)) + 1
+        ),
+        across_tick=lambda batch: f"{batch:,.0f}",
+        up_tick=lambda percents: f"{percents:g} %",
+        ticks=tuple(row["batch"] for row in sizes),
+        curves=(curve,),
+        marks=tuple(_mark(row) for row in ways[1:]),
+    )
+    title = f"Fashion-MNIST, cnn, {sizes[0]['epochs']} epochs: test error against the batch"
+    return line_chart(title, "mean of the seeds, and from the lowest to the highest", [panel])
+
+
+def _mark(row: Mapping[str, Any]) -> Mark:
+    return Mark(
+        name=row["name"], point=(row["batch"], row["error"]), low=row["low"], high=row["high"], colour=1
+    )
 
 
 def report(found: Mapping[str, Sequence[Mapping[str, Any]]], seeds: int) -> str:
