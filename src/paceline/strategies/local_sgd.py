@@ -192,11 +192,11 @@ class LocalSGD(Strategy):
             pace.copy_(torch.tensor([steps, me.clock, me.now, me.now - before]))
 
     def _next_period(self, steps: float, seconds: float, exchange: float) -> float:
-        """In how many steps the exchange is its share; at most half or twice as many as in this round."""
+        """In how many steps the exchange is its share: at most four times as many as in this round, or as few."""
         if not seconds or not exchange:
             return steps
         wanted = exchange * (1 / self.comm - 1) / (seconds / steps)
-        return float(max(1, round(min(2 * steps, max(steps / 2, wanted)))))
+        return float(max(1, round(min(4 * steps, max(steps / 4, wanted)))))
 
     def _average(self, me: Worker, fragment: int = 0) -> Program:
         """The workers' models, or a fragment of them, become one: now, or while they train on."""

@@ -1,6 +1,7 @@
 """The step of a worker in the long run by simulation: of one worker for each group of equal hosts, or of every one."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from math import ceil, inf
@@ -33,8 +34,10 @@ ENOUGH_ROUNDS = 16
 """From which a mean is taken where rounds differ."""
 LONG = 1_024
 """Steps of all workers together after which the later span of a run with servers is the answer, steady or not."""
-ADAPTED, ADAPTED_MOST = 64, 2**17
-"""First rounds of a run whose period adapts, and steps of all workers together after which it is taken to be steady."""
+STEADY_ROUNDS, VARYING_ROUNDS = 2, 16
+"""Rounds of which a mean is taken where they find their own length, and where workers vary as well."""
+ALIKE = 0.05
+"""Fraction by which the steps of these rounds may differ."""
 VARYING = 4_096
 """Steps of all workers together, over the number of servers, of a run with servers in which workers vary."""
 
@@ -83,6 +86,29 @@ class StepSamples(SimulationRecorder):
             self.steps.setdefault(rank, []).append(StepSample.of(record))
 
 
+class Steady(Exception):
+    """Enough has been simulated."""
+
+
+@dataclass
+class SteadyRounds(StepSamples):
+    """Ends a simulation when the latest rounds of the last worker, which all others are ahead of, are alike."""
+
+    last: int = 0
+    rounds: int = STEADY_ROUNDS
+    ends: list[int] = field(default_factory=list)
+
+    def recorded(self, rank: int, record: StepRecord) -> None:
+        super().recorded(rank, record)
+        if rank != self.last or not record.is_step or not record.sent:
+            return
+        self.ends.append(record.step)
+        lengths = [later - earlier for earlier, later in pairwise(self.ends[-1 - self.rounds :])]
+        # The first two rounds have the length with which the search begins.
+        if len(self.ends) > self.rounds + 2 and max(lengths) <= (1 + ALIKE) * min(lengths):
+            raise Steady
+
+
 def by_groups(setup: Setup) -> PredictedStep:
     """Of one worker for each group of equal hosts; the hosts of servers are groups of their own."""
     return _simulated_step(setup, "groups")
@@ -96,12 +122,14 @@ def by_events(setup: Setup) -> PredictedStep:
 def _simulated_step(setup: Setup, path: Method) -> PredictedStep:
     if setup.has_clients:
         return mean_step(_whole_rounds(setup, path))
-    if setup.program.served or not setup.program.regular:
+    if setup.program.served:
         return _steady_step(setup, path)
-    return mean_step(whole_cycles(setup, path))
+    repeats = setup.program.regular or setup.cluster.workers == 1  # which exchanges nothing
+    return mean_step(whole_cycles(setup, path) if repeats else _steady_rounds(setup, path))
 
 
-def _simulated(setup: Setup, steps: int, path: Method) -> WorkerSteps:
+def _simulated(setup: Setup, steps: int, path: Method, samples: StepSamples | None = None) -> WorkerSteps:
+    """``samples`` may end the simulation with ``Steady`` before its last step."""
     if path == "groups":
         setup = replace(setup.apart(), jitter=0.0)
     cluster = setup.cluster
@@ -115,7 +143,7 @@ def _simulated(setup: Setup, steps: int, path: Method) -> WorkerSteps:
             f"strategy {setup.strategy!r} cannot be predicted here: {len(counts):,} workers would have to be simulated "
             f"for {steps:,} steps each, and {MOST:,} steps is the limit; ask for fewer workers or a shorter period"
         )
-    samples, prepared = StepSamples(), setup.prepared(len(counts), steps)
+    samples, prepared = samples or StepSamples(), setup.prepared(len(counts), steps)
     costs = StatedCosts(
         times=replace(setup.times, jitter=setup.jitter),
         batch_sizes=prepared.shards.batch_sizes,
@@ -135,10 +163,11 @@ def _simulated(setup: Setup, steps: int, path: Method) -> WorkerSteps:
         coding=setup.coding,
         begun=setup.program.settled,
     )
-    if path == "groups":
-        execute(simulation)  # of fewer workers than the cluster has, which ``simulate`` refuses
-    else:
-        simulate(simulation)
+    with suppress(Steady):
+        if path == "groups":
+            execute(simulation)  # of fewer workers than the cluster has, which ``simulate`` refuses
+        else:
+            simulate(simulation)
     return [(samples.steps[rank], count) for rank, count in enumerate(counts)]
 
 
@@ -196,14 +225,20 @@ def _round_lengths(taken: Sequence[StepSample], ends: Sequence[int]) -> list[flo
     return [taken[later - 1].end - taken[end - 1].end for end, later in pairwise(ends)]
 
 
+def _steady_rounds(setup: Setup, path: Method) -> WorkerSteps:
+    """The last rounds of a run whose rounds have become equally long, or of the longest that is simulated."""
+    rounds = VARYING_ROUNDS if setup.jitter else STEADY_ROUNDS
+    workers = setup.cluster.workers if path == "events" else len(setup.paces)
+    found = _simulated(setup, MOST // workers, path, SteadyRounds(last=workers - 1, rounds=rounds))
+    ends = [place for place, one in enumerate(found[-1][0], start=1) if one.sent][-1 - rounds :]
+    return [(taken[ends[0] : ends[-1]], many) for taken, many in found]
+
+
 def _steady_step(setup: Setup, path: Method) -> PredictedStep:
-    """The mean step where none repeats another: twice as many until two spans of the run are equally fast."""
-    strategy, jitter = setup.program, setup.jitter
-    bound, long = strategy.staleness_bound, LONG
+    """The mean step with servers: twice as many steps until two spans of the run are equally fast."""
+    bound, jitter = setup.program.staleness_bound, setup.jitter
     workers = setup.cluster.workers if path == "events" else len(setup.paces)
     steps = SERVED * (1 + int(min(7, bound))) if bound not in (None, inf) else SERVED
-    if not strategy.regular:
-        steps, long = ADAPTED * setup.pattern.cycle, ADAPTED_MOST
     if jitter:
         steps = max(steps, VARYING // (workers * setup.servers))
     while True:
@@ -216,7 +251,7 @@ def _steady_step(setup: Setup, path: Method) -> PredictedStep:
         steps *= 2
         if before is None or later is None:
             continue
-        if abs(before.rate / later.rate - 1) <= AGREE or steps * workers > long:
+        if abs(before.rate / later.rate - 1) <= AGREE or steps * workers > LONG:
             return later
 
 
