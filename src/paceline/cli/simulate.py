@@ -183,6 +183,7 @@ def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
     from paceline.runtimes.prepare import prepare
     from paceline.runtimes.virtual.simulate import simulate
     from paceline.runtimes.virtual.simulation import Simulation, check
+    from paceline.strategies import build_strategy
 
     skip_compiler_import()
     torch.set_num_threads(1)  # as a live worker's, so that sums come out alike to the last bit
@@ -201,6 +202,11 @@ def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
             observer.noted(recipe)
         if where.assumption:
             observer.noted(where.assumption)
+        if build_strategy(settings.strategy).learner_plan.count is None:
+            observer.noted(
+                f"{settings.strategy} trains 1 learner a worker here: at stated times k learners take k times as long, "
+                "so that no throughput is gained; state how many, as in learners=4"
+            )
         if not recorder.detailed:
             observer.noted("too many workers or steps to keep every step: only totals are recorded")
         simulation = Simulation(

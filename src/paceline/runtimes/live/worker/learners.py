@@ -22,8 +22,9 @@ from paceline.runtimes.settings import Settings
 from paceline.strategies import build_strategy
 from paceline.strategies.base import LearnerPlan
 
-ENOUGH, FEWEST = 0.5, 8
-"""Seconds of steps, and steps, whose lower quartile is the time of a step: other processes only make it longer."""
+ENOUGH, FEWEST, LONGEST = 0.5, 8, 3.0
+"""Seconds of steps, and steps, whose lower quartile is the time of a step: other processes only make it longer. Of long
+steps there are fewer, in at most so many seconds, or one."""
 
 Way = Literal["together", "in-turn"]
 
@@ -95,7 +96,6 @@ class LearnerTrials:
             return []
         self._heartbeat.enter("exchange")
         self._comm.barrier()  # all compute at the same time, as they do in a step
-        self._heartbeat.enter("forward")
         rate, why = 0.0, ""
         try:
             rate = self._rate(LearnerPlan(count=count, compute=way))
@@ -117,15 +117,16 @@ class LearnerTrials:
         replica = Replica(job, shards, rank, settings.seed, self._device, plan=plan)
         taken: list[float] = []
         try:
-            for step in range(2):
+            for step in range(2):  # the first one traces
                 self._step(replica, step)
-            while sum(taken) < ENOUGH or len(taken) < FEWEST:
+            while sum(taken) < ENOUGH or (len(taken) < FEWEST and sum(taken) < LONGEST):
                 taken.append(self._step(replica, len(taken) % max(1, shards.steps_per_epoch - 1)))
         finally:
             replica.close()
         return sizes[rank] / sorted(taken)[len(taken) // 4]
 
     def _step(self, replica: Replica, step: int) -> float:
+        self._heartbeat.enter("forward")
         begun = perf_counter()
         replica.gradient(step, 1.0)
         replica.apply(0.0, 0.0)
