@@ -85,11 +85,12 @@ WAYS = (
 )
 RESNET = Case(
     "gamma 1",
-    512,
+    256,
     data="digits",
     model="resnet18",
     lr=0.05,
-    epochs=8,
+    epochs=5,
+    warmup=1.0,
     reference=32,
     mini_batch=64,
 )
@@ -200,7 +201,7 @@ def picture(sizes: Sequence[Mapping[str, Any]], ways: Sequence[Mapping[str, Any]
 def report(found: Mapping[str, Sequence[Mapping[str, Any]]], seeds: int) -> str:
     return (
         "# Large batches\n\nWritten by `benchmarks/large_batch.py --out docs/results`; means of "
-        f"{seeds} seeds. How to read it: [large batches](../large-batches.md).\n\n{tables(found)}"
+        f"{seeds} seeds.\nHow to read it: [large batches](../large-batches.md).\n\n{tables(found)}"
     )
 
 
