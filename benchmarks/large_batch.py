@@ -187,8 +187,8 @@ def picture(sizes: Sequence[Mapping[str, Any]], ways: Sequence[Mapping[str, Any]
         "samples in a batch",
         ticks=[row["batch"] for row in sizes],
         tick=lambda batch: f"{batch:,.0f}",
-        floor=math.floor(min(row["low"] for row in rows)) - 1,
-        ceiling=math.ceil(max(row["high"] for row in rows)) + 1,
+        floor=0,
+        ceiling=8 * math.ceil(max(row["high"] for row in rows) / 8),
     )
     chart.connect([(row["batch"], row["error"]) for row in sizes], "kept")
     for row in sizes:
