@@ -86,11 +86,12 @@ WAYS = (
 )
 RESNET = Case(
     "gamma 1",
-    512,
+    256,
     data="digits",
     model="resnet18",
     lr=0.05,
-    epochs=8,
+    epochs=5,
+    warmup=1.0,
     reference=32,
     mini_batch=64,
 )
@@ -190,9 +191,7 @@ def picture(sizes: Sequence[Mapping[str, Any]], ways: Sequence[Mapping[str, Any]
     panel = Panel(
         label="samples in a batch",
         across=Axis(sizes[0]["batch"], sizes[-1]["batch"]),
-        up=LinearAxis(
-            math.floor(min(row["low"] for row in rows)) - 1, math.ceil(max(row["high"] for row in rows)) + 1
-        ),
+        up=LinearAxis(0, 8 * math.ceil(max(row["high"] for row in rows) / 8)),
         across_tick=lambda batch: f"{batch:,.0f}",
         up_tick=lambda percents: f"{percents:g} %",
         ticks=tuple(row["batch"] for row in sizes),
@@ -212,7 +211,7 @@ def _mark(row: Mapping[str, Any]) -> Mark:
 def report(found: Mapping[str, Sequence[Mapping[str, Any]]], seeds: int) -> str:
     return (
         "# Large batches\n\nWritten by `benchmarks/large_batch.py --out docs/results`; means of "
-        f"{seeds} seeds. How to read it: [large batches](../large-batches.md).\n\n{tables(found)}"
+        f"{seeds} seeds.\nHow to read it: [large batches](../large-batches.md).\n\n{tables(found)}"
     )
 
 
