@@ -163,3 +163,32 @@ def test_every_process_at_a_link_encrypts_for_itself():
     assert (first.link.bandwidth, second.link.bandwidth) == (3e9, 2e9)
     slow = make_setup(4, per_host=2).cluster
     assert slow.encrypted([0]) == slow, "what is slower than encryption stays as it is"
+
+
+def test_an_overlapped_average_is_hidden_as_far_as_its_steps_reach() -> None:
+    slow = Link(bandwidth=1e7, latency=1e-6)
+    waits, late = (
+        predict_step(make_setup(4, f"local-sgd:period=64{more}", link=slow)) for more in ("", ",overlap=64")
+    )
+    whole = waits.breakdown.communicate
+    assert late.breakdown.hidden == pytest.approx(min(whole, COST.step.compute))
+    assert late.breakdown.hidden + late.breakdown.communicate == pytest.approx(whole, rel=1e-3)
+    assert late.sent == pytest.approx(waits.sent, rel=1e-6)
+    assert late.seconds == pytest.approx(max(COST.step.compute, whole), rel=1e-3)
+    uneven = make_setup(3, "local-sgd:period=8,overlap=8", jitter=0.2)
+    assert predict_step(uneven).path == "events", "what a wait hides of the jitter, no closed form says"
+
+
+def test_a_strategy_is_predicted_as_it_goes_on() -> None:
+    local = predict_step(make_setup(4, "local-sgd:period=16"))
+    assert predict_step(make_setup(4, "post-local:switch=500,period=16")) == local
+    assert predict_step(make_setup(4, "local-sgd:period=2,growth=2,longest=16")) == local
+
+
+def test_a_period_that_adapts_is_predicted_with_its_share() -> None:
+    for workers, bandwidth in ((2, 1e8), (64, 1e8), (4, 1e10)):
+        link = Link(bandwidth=bandwidth, latency=1e-6)
+        step = predict_step(make_setup(workers, "local-sgd:comm=5%", link=link))
+        share = step.breakdown.communicate / step.seconds
+        assert share == pytest.approx(0.05, rel=0.1) or (share < 0.05 and bandwidth == 1e10), "of whole steps"
+    assert predict_step(make_setup(1, "local-sgd:comm=5%")).seconds == pytest.approx(COST.step.compute)

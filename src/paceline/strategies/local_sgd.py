@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 from typing import Annotated, Literal
 
 import torch
@@ -192,11 +193,11 @@ class LocalSGD(Strategy):
             pace.copy_(torch.tensor([steps, me.clock, me.now, me.now - before]))
 
     def _next_period(self, steps: float, seconds: float, exchange: float) -> float:
-        """In how many steps the exchange is its share: at most four times as many as in this round, or as few."""
+        """After how many steps an exchange is at most its share; a round is at most 4 times as long as the last."""
         if not seconds or not exchange:
             return steps
         wanted = exchange * (1 / self.comm - 1) / (seconds / steps)
-        return float(max(1, round(min(4 * steps, max(steps / 4, wanted)))))
+        return float(ceil(min(4 * steps, max(steps / 4, wanted))))
 
     def _average(self, me: Worker, fragment: int = 0) -> Program:
         """The workers' models, or a fragment of them, become one: now, or while they train on."""

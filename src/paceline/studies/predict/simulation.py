@@ -38,6 +38,8 @@ STEADY_ROUNDS, VARYING_ROUNDS = 2, 16
 """Rounds of which a mean is taken where they find their own length, and where workers vary as well."""
 ALIKE = 0.05
 """Fraction by which the steps of these rounds may differ."""
+ADAPTING = 2**16
+"""Steps of all simulated workers together in which rounds find their length; else the last of them are taken."""
 VARYING = 4_096
 """Steps of all workers together, over the number of servers, of a run with servers in which workers vary."""
 
@@ -229,7 +231,8 @@ def _steady_rounds(setup: Setup, path: Method) -> WorkerSteps:
     """The last rounds of a run whose rounds have become equally long, or of the longest that is simulated."""
     rounds = VARYING_ROUNDS if setup.jitter else STEADY_ROUNDS
     workers = setup.cluster.workers if path == "events" else len(setup.paces)
-    found = _simulated(setup, MOST // workers, path, SteadyRounds(last=workers - 1, rounds=rounds))
+    most = max(ADAPTING // workers, 4 * rounds * setup.pattern.cycle)
+    found = _simulated(setup, most, path, SteadyRounds(last=workers - 1, rounds=rounds))
     ends = [place for place, one in enumerate(found[-1][0], start=1) if one.sent][-1 - rounds :]
     return [(taken[ends[0] : ends[-1]], many) for taken, many in found]
 
