@@ -61,13 +61,14 @@ def test_as_many_learners_as_pay_are_taken_and_told(monkeypatch):
     monkeypatch.setattr(
         learners.LearnerTrials,
         "_rate",
-        lambda _, plan: 100.0 * min(4, plan.count) if plan.compute == "together" else 100.0,
+        lambda _, plan: 90.0 * min(4, plan.count) if plan.compute == "together" else 100.0,
     )
     notes: list[str] = []
     decided = decide("sma:learners=auto", notes)
     assert decided.settings.strategy == "sma:learners=4,compute=together"
     assert notes == [
-        "4 learners a worker, computed together: samples/s were 100 with 1, 200 with 2, 400 with 4, 400 with 8"
+        "4 learners a worker, computed together: samples/s were 100 in turn with 1, 180 together with 2, 100 in turn "
+        "with 4, 360 together with 4, 360 together with 8, 360 together with 16"
     ]
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
 from paceline.errors import UsageError
@@ -16,8 +17,11 @@ Shares = Sequence[Sequence[float]]
 """For each learner, the share of each of its mini-batches in its gradient."""
 
 
-RISE = 1.1
-"""How many times the throughput of k learners that of 2 k must be, so that 2 k are taken; higher takes fewer."""
+RISE = 1.2
+"""How many times as high the throughput must be for twice the learners; higher takes fewer.
+
+More throughput alone is not worth it: a step of twice the learners has twice the samples, and z makes less of each.
+"""
 MOST_LEARNERS = 64
 
 
@@ -30,17 +34,19 @@ class NotTogether(UsageError):
 
 
 def find_count(rates: Callable[[int], Sequence[float]], most: int) -> int:
-    """Double the learners while that raises the throughput of every worker (CROSSBOW's rule, by doubling).
+    """The number of learners whose throughput is worth it; of several workers' numbers the smallest.
 
-    ``rates`` gives the samples a second of each worker with so many learners; ``most`` is the data's limit.
+    ``rates`` gives the samples a second of each worker with so many learners. 1, 2, 4, ... are tried, up to ``most``,
+    for which there is data, until two in a row were worth no more than what was tried before (after CROSSBOW's rule).
     """
-    count, known = 1, rates(1)
-    while 2 * count <= min(most, MOST_LEARNERS):
-        more = rates(2 * count)
-        if any(after < RISE * before for before, after in zip(known, more, strict=True)):
+    worth: dict[int, list[float]] = {}
+    for doublings in range(max(1, min(most, MOST_LEARNERS)).bit_length()):
+        worth[2**doublings] = [rate / RISE**doublings for rate in rates(2**doublings)]
+        each = zip(*worth.values(), strict=True)
+        best = [max(zip(own, worth, strict=True), key=itemgetter(0))[1] for own in each]
+        if 2**doublings >= 4 * max(best):
             break
-        count, known = 2 * count, more
-    return count
+    return min(best)
 
 
 class LearnerGradients(Protocol):

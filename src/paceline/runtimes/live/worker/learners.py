@@ -65,7 +65,7 @@ class LearnerTrials:
     ) -> None:
         self._settings, self._job, self._comm, self._device = settings, job, comm, device
         self._heartbeat, self._asked = heartbeat, asked
-        self._found: dict[int, dict[Way, list[float]]] = {}
+        self._found: dict[tuple[int, Way], list[float]] = {}
         self._why = ""
         """Why learners cannot be computed together; empty where they can."""
 
@@ -75,39 +75,35 @@ class LearnerTrials:
         return self._job.train_samples // (self._job.accumulate * sum(self._settings.batch_sizes))
 
     def rates(self, count: int) -> list[float]:
-        """Samples a second of each worker, computed the way that is faster for all of them together."""
-        return self._measured(count)[self.fastest(count)]
+        """Samples a second of each worker; together where that is possible, as more learners gain nothing in turn."""
+        together = count > 1 and self._asked.compute != "in-turn" and self._measured(count, "together")
+        return together or self._measured(count, "in-turn")
 
     def fastest(self, count: int) -> Way:
-        found = self._measured(count)
-        return max(found, key=lambda way: sum(found[way]))
+        """The way that is faster for all workers together, or the one that was asked for."""
+        if self._asked.compute != "auto":
+            return self._asked.compute
+        ways: tuple[Way, ...] = ("in-turn", "together") if count > 1 else ("in-turn",)
+        return max(ways, key=lambda way: sum(self._measured(count, way)))
 
-    def _measured(self, count: int) -> dict[Way, list[float]]:
-        if count not in self._found:
-            ways: dict[str, tuple[Way, ...]] = {"together": ("together",), "in-turn": ("in-turn",)}
-            both: tuple[Way, ...] = ("in-turn", "together")
-            trials = {way: self._rates(count, way) for way in ways.get(self._asked.compute, both)}
-            self._found[count] = {way: rates for way, rates in trials.items() if rates}
-        return self._found[count]
-
-    def _rates(self, count: int, way: Way) -> list[float]:
+    def _measured(self, count: int, way: Way) -> list[float]:
         """Of every worker; empty where learners cannot be computed together and need not be."""
-        if count == 1 and way == "together" and self._asked.compute == "auto":
-            return []
-        self._heartbeat.enter("exchange")
-        self._comm.barrier()  # all compute at the same time, as they do in a step
-        rate, why = 0.0, ""
-        try:
-            rate = self._rate(LearnerPlan(count=count, compute=way))
-        except NotTogether as error:
-            if self._asked.compute == "together":
-                raise
-            why = error.why
-        self._heartbeat.enter("exchange")
-        everyone = self._comm.exchange({"rate": rate, "why": why})
-        reasons = [one["why"] for one in everyone if one["why"]]
-        self._why = self._why or next(iter(reasons), "")
-        return [] if reasons else [one["rate"] for one in everyone]
+        if (count, way) not in self._found:
+            self._heartbeat.enter("exchange")
+            self._comm.barrier()  # all compute at the same time, as they do in a step
+            rate, why = 0.0, ""
+            try:
+                rate = self._rate(LearnerPlan(count=count, compute=way))
+            except NotTogether as error:
+                if self._asked.compute == "together":
+                    raise
+                why = error.why
+            self._heartbeat.enter("exchange")
+            everyone = self._comm.exchange({"rate": rate, "why": why})
+            reasons = [one["why"] for one in everyone if one["why"]]
+            self._why = self._why or next(iter(reasons), "")
+            self._found[count, way] = [] if reasons else [one["rate"] for one in everyone]
+        return self._found[count, way]
 
     def _rate(self, plan: LearnerPlan) -> float:
         settings, job, rank = self._settings, self._job, self._comm.rank
@@ -137,11 +133,11 @@ class LearnerTrials:
     def told(self, plan: LearnerPlan) -> str:
         """What was decided, and the samples a second that decided it."""
         assert plan.count is not None, "decided"
-        rates = {count: sum(max(found.values(), key=sum)) for count, found in self._found.items()}
-        listed = ", ".join(f"{rate:,.0f} with {count}" for count, rate in sorted(rates.items()))
-        ways = self._found[plan.count]
+        rates = {key: sum(found) for key, found in self._found.items() if found}
+        named = {(count, way): f"{way.replace('-', ' ')} with {count}" for count, way in rates}
         if self._asked.count is not None:
-            listed = ", ".join(f"{sum(found):,.0f} {way.replace('-', ' ')}" for way, found in ways.items())
+            named = {(count, way): way.replace("-", " ") for count, way in rates}
+        listed = ", ".join(f"{rate:,.0f} {named[key]}" for key, rate in sorted(rates.items()))
         many = "1 learner" if plan.count == 1 else f"{plan.count} learners"
         why = f"; they cannot be computed together: {self._why}" if self._why else ""
         return f"{many} a worker, computed {plan.compute.replace('-', ' ')}: samples/s were {listed}{why}"
