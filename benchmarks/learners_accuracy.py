@@ -9,6 +9,7 @@ the first step is shown beside them. The runs of a seed follow each other, so th
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -24,30 +25,43 @@ OPTIMIZER = "sgd:lr=0.05,momentum=0,weight_decay=0"
 """Plain SGD, as in the papers: the momentum is that of the central model."""
 
 
-def train(learners: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One run; ``seconds`` is None where it has not reached the target."""
-    # The number of learners that auto takes is known afterwards: its evaluations are those of 8.
-    every = options.samples // (BATCH * (8 if learners == "auto" else int(learners)))
-    words = ["--data", "fashion-mnist", "--model", "cnn", "--optimizer", options.optimizer]
-    words += ["--workers", "1", "--threads", "1", "--batch-size", str(BATCH)]
-    words += ["--strategy", f"sma:learners={learners}", "--seed", str(seed), "--epochs", str(options.epochs)]
-    words += ["--target-accuracy", str(options.target), "--evaluate-every", f"{every} steps"]
-    words += ["--checkpoint-every", "never", "--json"]
+def paceline(*words: str) -> dict[str, Any]:
+    """The JSON document of a run in a folder that is thrown away."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "paceline", "train", *words, "--runs", folder]
-        begun = time.perf_counter()
+        command = [sys.executable, "-m", "paceline", *words, "--json", "--runs", folder]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
-        whole = time.perf_counter() - begun
     if done.returncode not in (0, 3):
         raise SystemExit(f"exit code {done.returncode}: {' '.join(command)}")
-    document = json.loads(done.stdout)
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def count_of(document: dict[str, Any]) -> int:
+    """Of learners: a step takes so many batches."""
+    found = re.search(r"x (\d+) learners", document["run"]["step"])
+    return int(found[1]) if found else 1
+
+
+def train(learners: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One run; ``seconds`` is None where it has not reached the target."""
+    words = ["train", "--data", "fashion-mnist", "--model", "cnn", "--optimizer", options.optimizer]
+    words += ["--workers", "1", "--threads", "1", "--batch-size", str(BATCH), "--checkpoint-every", "never"]
+    words += ["--strategy", f"sma:learners={learners}", "--seed", str(seed)]
+    count = int(learners) if learners != "auto" else None
+    if count is None:  # a first run says how many it takes, so that it is evaluated as often as the others
+        count = count_of(paceline(*words, "--iterations", "1", "--evaluate-every", "never"))
+    words += ["--evaluate-every", f"{options.samples // (BATCH * count)} steps"]
+    words += ["--target-accuracy", str(options.target), "--epochs", str(options.epochs)]
+    begun = time.perf_counter()
+    document = paceline(*words)
+    whole = time.perf_counter() - begun
     summary = document["summary"]
     total = summary["totals"][0]["seconds"]
     trained = summary["seconds"] - total["evaluate"] - total["checkpoint"]
     found = {
         "learners": learners,
         "seed": seed,
-        "strategy": document["run"]["strategy"],
+        "taken": count_of(document),
         "seconds": trained if summary["target_seconds"] is not None else None,
         "before": whole - summary["seconds"],
         "accuracy": summary["final"]["accuracy"],
@@ -56,7 +70,10 @@ def train(learners: str, seed: int, options: argparse.Namespace) -> dict[str, An
         "disturbed": bool(summary["notes"]),
     }
     reached = f"{found['seconds']:8.1f} s" if found["seconds"] else f"   missed ({found['accuracy']:.4f})"
-    print(f"seed {seed}: {found['strategy']:36}{reached}{found['rate']:9,.0f} samples/s", file=sys.stderr)
+    print(
+        f"seed {seed}: learners={learners} ({found['taken']}){'':4}{reached}{found['rate']:9,.0f} samples/s",
+        file=sys.stderr,
+    )
     return found
 
 
@@ -65,7 +82,7 @@ def summarized(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     seconds = [run["seconds"] for run in runs]
     return {
         "learners": runs[0]["learners"],
-        "taken": sorted({run["strategy"] for run in runs}),
+        "taken": sorted({run["taken"] for run in runs}),
         "seconds": None if None in seconds else statistics.median(seconds),
         "low": min(filter(None, seconds), default=None),
         "high": max(filter(None, seconds), default=None),
@@ -83,7 +100,7 @@ def show(rows: Sequence[dict[str, Any]], target: float) -> None:
     for row in rows:
         name = row["learners"]
         if name == "auto":
-            name = f"auto ({', '.join(row['taken'])})"
+            name = f"auto ({', '.join(map(str, row['taken']))})"
         seconds = "missed" if row["seconds"] is None else f"{row['seconds']:.1f}"
         spread = "-" if row["low"] is None else f"{row['low']:.1f} .. {row['high']:.1f}"
         print(

@@ -201,7 +201,7 @@ def test_a_grouped_convolution_by_matrix_products_is_torchs(stride, padding, siz
 
 
 def test_as_many_learners_are_taken_as_are_worth_it_to_every_worker():
-    """Twice the learners must raise the throughput by a fifth; one that does not may be followed by one that does."""
+    """Twice the learners must raise the throughput by a sixth; one that does not may be followed by one that does."""
     rates = {1: [100, 100], 2: [115, 140], 4: [150, 160], 8: [165, 250], 16: [170, 260], 32: [175, 270]}
     assert find_count(lambda count: rates[count][:1], 1000) == 4, "8 raise it by 10 % only"
     assert find_count(lambda count: rates[count][1:], 1000) == 8

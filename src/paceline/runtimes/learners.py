@@ -17,7 +17,7 @@ Shares = Sequence[Sequence[float]]
 """For each learner, the share of each of its mini-batches in its gradient."""
 
 
-RISE = 1.2
+RISE = 7 / 6
 """How many times as high the throughput must be for twice the learners; higher takes fewer.
 
 More throughput alone is not worth it: a step of twice the learners has twice the samples, and z makes less of each.

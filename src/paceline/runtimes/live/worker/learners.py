@@ -5,7 +5,7 @@ streams are put back.
 """
 
 from collections.abc import Callable
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Literal
 
 import torch
@@ -66,6 +66,9 @@ class LearnerTrials:
         self._settings, self._job, self._comm, self._device = settings, job, comm, device
         self._heartbeat, self._asked = heartbeat, asked
         self._found: dict[tuple[int, Way], list[float]] = {}
+        # By the CPU time of one thread, so that what other processes take does not decide.
+        alone = device.type == "cpu" and torch.get_num_threads() == 1
+        self._clock = process_time if alone else perf_counter
         self._why = ""
         """Why learners cannot be computed together; empty where they can."""
 
@@ -123,12 +126,12 @@ class LearnerTrials:
 
     def _step(self, replica: Replica, step: int) -> float:
         self._heartbeat.enter("forward")
-        begun = perf_counter()
+        begun = self._clock()
         replica.gradient(step, 1.0)
         replica.apply(0.0, 0.0)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        return perf_counter() - begun
+        return self._clock() - begun
 
     def told(self, plan: LearnerPlan) -> str:
         """What was decided, and the samples a second that decided it."""
