@@ -52,7 +52,7 @@ def ours(strategy: str, codec: str, steps: int, rate: str, runs: Path) -> dict[s
         "seconds": whole / len(records),
         "exposed": exposed / len(records),
         "hidden": hidden / len(records),
-        "sent": read_summary(folder).totals[0].sent / steps,
+        "sent": read_summary(folder).totals[0].step_sent / steps,
     }
 
 
