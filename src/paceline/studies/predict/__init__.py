@@ -53,7 +53,7 @@ def price_request(
     for strategy in model.strategies:
         rows = tuple(model.row(strategy, workers) for workers in model.workers)
         findings = None if paleo else Finder(model, strategy, remedies or ()).findings()
-        settled = build_strategy(strategy).settled
+        settled = 0 if paleo else build_strategy(strategy).settled
         series.append(StrategyPrediction(strategy=strategy, rows=rows, findings=findings, settled=settled))
     unmeasured = model.cost(model.largest_share(model.workers[0])).unmeasured
     basis, share = model.basis, guessed_share(unmeasured)
