@@ -77,8 +77,9 @@ def summary_text(summary: Summary, folder: str | None = None, blocks: bool = Tru
 
 def _noise_scale(scale: NoiseScale) -> str:
     about, low, high = (f"{float(f'{one:.2g}'):,.0f}" for one in (scale.last, scale.low, scale.high))
+    spread = f" ({low} to {high} over the run)" if low != high else ""
     return (
-        f"gradient noise scale: about {about} samples ({low} to {high} over the run); batches beyond that are mostly "
+        f"gradient noise scale: about {about} sample{'s' * (about != '1')}{spread}; batches beyond that are mostly "
         f"waste; this run's was {scale.batch:,}"
     )
 
@@ -173,7 +174,7 @@ def _amounts(summary: Summary, workers: Workers) -> list[str]:
     rate = sum(_after_warm_up(totals)[1] for totals in workers.values())
     lines = [f"{_work(summary)}, {rate:,.0f} samples/s", *_first(workers), *_whole_time(_present(summary))]
     sent = sum(one.step_sent for one in workers.values()) / sum(one.steps for one in workers.values())
-    used = f"sent {show_bytes(sent)} per step and worker" if sent else "sent nothing"
+    used = f"sent {show_bytes(sent)} per step and worker" if sent else _sent_nothing(workers)
     if summary.cpu_percent is not None and summary.memory_bytes is not None:
         memory = show_bytes(summary.memory_bytes)
         used += f"; a worker used {summary.cpu_percent:.0f} % of a core and {memory}"
@@ -181,6 +182,13 @@ def _amounts(summary: Summary, workers: Workers) -> list[str]:
         took = show_seconds(summary.coding)
         used += f"\nencoding and decoding took {took} a step, counted as communicate"
     return [*lines, used]
+
+
+def _sent_nothing(workers: Workers) -> str:
+    if len(workers) < 2:
+        return "sent nothing"
+    steps = _range([one.steps for one in workers.values()], "step")
+    return f"sent nothing in {steps}: the workers trained apart to the end; shorten the rounds of the strategy"
 
 
 def _present(summary: Summary) -> list[Totals]:

@@ -117,10 +117,10 @@ class Session:
                 elif on_request:
                     due_at = self._take_over(due_at)
                 if position.progress >= due_at or self.stopping():
-                    self.at_sync_point = True
-                    if under_way:  # no checkpoint has half of a reduction
+                    if under_way:  # no checkpoint has half of a reduction, and what it took is the step's
                         yield Wait()
                         under_way = False
+                    self.at_sync_point = True
                     ending: Ending | None = yield from self._sync()
                     self.at_sync_point = False
                     if ending:

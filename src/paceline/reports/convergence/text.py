@@ -51,6 +51,8 @@ def _compared(result: ConvergenceResult, first: ConvergenceRow) -> str:
 
 def _share(sent: float, other: float) -> str:
     ratio = sent / other if other else 1.0
+    if not sent and other:
+        return "none of its bytes"
     if abs(ratio - 1) <= ALIKE:
         return "as many bytes"
     if ratio > 1:
