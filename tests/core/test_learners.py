@@ -85,6 +85,27 @@ def test_learners_computed_together_are_learners_computed_in_turn(accumulate):
     assert not torch.equal(other.buffers[0], other.buffers[1])
 
 
+class TwoBranches(nn.Module):
+    """Both biases have the same gradient, and that of the offset is one number for all its elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.offset = nn.Linear(162, 5), nn.Linear(162, 5), nn.Parameter(torch.zeros(3))
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        inputs = pictures.flatten(1)
+        return self.one(inputs) + self.other(inputs) + self.offset.sum()
+
+
+def test_gradients_that_are_one_tensor_are_weighed_once():
+    """A model's branches that are added up, and two mini-batches, each of which is half of the gradient."""
+    job = make_job(TwoBranches, accumulate=2)
+    one, other = (make_replica(job, 2, way) for way in WAYS)
+    for replica in (one, other):
+        replica.gradient(0, 1.0)
+    torch.testing.assert_close(one.flat.grad, other.flat.grad, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_each_learner_is_a_model_of_its_own(way):
     """Gradients, clipping and momentum of a row are those of a plain model with that row's batches."""

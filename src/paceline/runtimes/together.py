@@ -108,12 +108,13 @@ class TracedGradients:
         hooks.begin("forward")
         loss, *found = self._run(*self._inputs, *stack.tensors, forward_over)
         grads, buffers = found[: len(self._grads)], found[len(self._grads) :]
-        if share != 1.0:
-            torch._foreach_mul_(grads, share)
+        # What was found is only read: two parameters' gradients may be one tensor, or one number shown many times.
         if first:
             torch._foreach_copy_(self._grads, grads)
+            if share != 1.0:
+                torch._foreach_mul_(self._grads, share)
         else:
-            torch._foreach_add_(self._grads, grads)
+            torch._foreach_add_(self._grads, grads, alpha=share)
         if buffers:
             torch._foreach_copy_(self._buffers, buffers)
         losses: list[float] = loss.tolist()
