@@ -70,6 +70,15 @@ class Prepared(Generic[J_co]):
         return count
 
     @property
+    def scaled_batch(self) -> float:
+        """What the learning rate is scaled for: samples of a step of all workers; of clients, one's mini-batch.
+
+        Clients step alone, and how many workers stand for them changes nothing.
+        """
+        sizes = self.clients.batch_sizes
+        return sum(sizes) / len(sizes) if self.clients.partition.clients else self.shards.global_batch
+
+    @property
     def servers(self) -> int:
         return server_count(self.settings, self.strategy)
 
@@ -96,8 +105,8 @@ class Prepared(Generic[J_co]):
         )
 
     def _scaled(self, rate: float) -> str:
-        batch, rule = self.shards.global_batch, self.settings.scale_lr
-        return f"{rate:g} x {self.rate_factor:.4g} for a batch of {batch:,} ({rule})"
+        batch, rule = self.scaled_batch, self.settings.scale_lr
+        return f"{rate:g} x {self.rate_factor:.4g} for a batch of {batch:,.12g} ({rule})"
 
     def _codec(self) -> str:
         kept = {"error": "with error memory", "none": "without error memory"}[self.codec.memory]
@@ -138,11 +147,14 @@ def prepare_built(settings: Settings, job: Job) -> Prepared[Job]:
 
 
 def scale_rate(prepared: Prepared[Job]) -> Prepared[Job]:
-    """Multiply the job's learning rate as the settings say, in its schedule, which workers and servers follow."""
+    """Multiply the job's learning rate as the settings say, in its schedule, which workers and servers follow.
+
+    A job that was scaled for other numbers of samples is scaled anew.
+    """
     settings, job = prepared.settings, prepared.job
     if settings.scale_lr == "none":
         return prepared
-    factor = SCALINGS[settings.scale_lr](prepared.shards.global_batch / settings.reference)
+    factor = SCALINGS[settings.scale_lr](prepared.scaled_batch / settings.reference)
     scaled = replace(job, schedule=scale_schedule(job.schedule, factor))
     return replace(prepared, job=scaled, rate_factor=factor)
 
