@@ -16,7 +16,7 @@ from paceline.jobs.partition import Clients, check_labels, labels_of
 from paceline.jobs.schedules import SCALINGS, scale_schedule
 from paceline.jobs.sharding import Shards
 from paceline.records.summary import Started
-from paceline.runtimes.replica import check_divisible, check_momentum
+from paceline.runtimes.replica import check_divisible, check_learners, check_momentum
 from paceline.runtimes.settings import Settings, Triggers
 from paceline.specs import shorten, with_values
 from paceline.strategies import STRATEGIES, build_strategy
@@ -138,6 +138,7 @@ def prepare_built(settings: Settings, job: Job) -> Prepared[Job]:
             f"job {job.name!r} lacks one of them; add test=... and the metric to the job, or leave the target out"
         )
     check_divisible(job, server_count(settings, strategy))
+    check_learners(job, strategy.learner_plan)
     prepared = prepare_job(settings, job, strategy)
     if (alpha := prepared.clients.partition.alpha) < inf:
         check_labels(job.train, job.name, alpha)
