@@ -106,6 +106,32 @@ def test_gradients_that_are_one_tensor_are_weighed_once():
     torch.testing.assert_close(one.flat.grad, other.flat.grad, rtol=1e-5, atol=1e-5)
 
 
+class Shared(nn.Module):
+    """A module that has two names, and a weight that two modules share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(5)
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(162, 5), self.norm)
+        self.mixed, self.again = nn.Linear(5, 5), nn.Linear(5, 5)
+        self.again.weight = self.mixed.weight
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        return self.again(self.mixed(self.body(pictures)))
+
+
+def test_what_a_model_shares_is_shared_by_each_learner():
+    """And the trace puts it back: a model whose module has two names can be evaluated afterwards."""
+    job = make_job(Shared)
+    one, other = (make_replica(job, 2, way) for way in WAYS)
+    memory = [tensor.data_ptr() for tensor in (*other.model.parameters(), *other.model.buffers())]
+    for replica in (one, other):
+        replica.gradient(0, 1.0)
+    torch.testing.assert_close(one.flat.grad, other.flat.grad, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(one.buffers, other.buffers, rtol=1e-5, atol=1e-5)
+    assert memory == [tensor.data_ptr() for tensor in (*other.model.parameters(), *other.model.buffers())]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_each_learner_is_a_model_of_its_own(way):
     """Gradients, clipping and momentum of a row are those of a plain model with that row's batches."""
