@@ -31,9 +31,7 @@ def settings_of(strategy: str, **changes: Any) -> Settings:
     return Settings(job=job, strategy=strategy, batch_sizes=(4,), epochs=1, **changes)
 
 
-def decide(
-    strategy: str, notes: list[str], prepared: Prepared | None = None, **changes: Any
-) -> Prepared:
+def decide(strategy: str, notes: list[str], prepared: Prepared | None = None, **changes: Any) -> Prepared:
     settings = settings_of(strategy, **changes)
     cpu = torch.device("cpu")
     prepared = prepared or prepare(settings)
