@@ -20,8 +20,7 @@ from paceline.strategies.effects import (
     StartAllReduce,
     Wait,
 )
-from paceline.strategies.outer import OuterOptimizer
-from paceline.strategies.rounds import RoundSchedule
+from paceline.strategies.rounds import OuterOptimizer, RoundSchedule
 from paceline.units import Period, Share
 
 GROWTH = Range(
