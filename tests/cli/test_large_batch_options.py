@@ -29,6 +29,13 @@ def test_k_counts_workers_and_accumulation_and_refers_to_one_mini_batch() -> Non
     assert factor(scale_lr="sqrt", accumulate=8, reference_batch=256.0) == 2
 
 
+def test_k_of_clients_is_that_of_one_client() -> None:
+    """Each steps alone; if k counted workers, how many stand for the clients would change the result."""
+    for workers in (1, 4):
+        assert factor(workers, strategy="fedavg:clients=400", scale_lr="linear", accumulate=2) == 2
+        assert factor(workers, strategy="fedavg:clients=4", scale_lr="linear", reference_batch=8.0) == 4
+
+
 def test_a_reference_without_a_rule_is_refused() -> None:
     """If this failed, somebody would believe that it scales."""
     with pytest.raises(

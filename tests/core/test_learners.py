@@ -85,6 +85,53 @@ def test_learners_computed_together_are_learners_computed_in_turn(accumulate):
     assert not torch.equal(other.buffers[0], other.buffers[1])
 
 
+class TwoBranches(nn.Module):
+    """Both biases have the same gradient, and that of the offset is one number for all its elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.offset = nn.Linear(162, 5), nn.Linear(162, 5), nn.Parameter(torch.zeros(3))
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        inputs = pictures.flatten(1)
+        return self.one(inputs) + self.other(inputs) + self.offset.sum()
+
+
+def test_gradients_that_are_one_tensor_are_weighed_once():
+    """A model's branches that are added up, and two mini-batches, each of which is half of the gradient."""
+    job = make_job(TwoBranches, accumulate=2)
+    one, other = (make_replica(job, 2, way) for way in WAYS)
+    for replica in (one, other):
+        replica.gradient(0, 1.0)
+    torch.testing.assert_close(one.flat.grad, other.flat.grad, rtol=1e-5, atol=1e-5)
+
+
+class Shared(nn.Module):
+    """A module that has two names, and a weight that two modules share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(5)
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(162, 5), self.norm)
+        self.mixed, self.again = nn.Linear(5, 5), nn.Linear(5, 5)
+        self.again.weight = self.mixed.weight
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        return self.again(self.mixed(self.body(pictures)))
+
+
+def test_what_a_model_shares_is_shared_by_each_learner():
+    """And the trace puts it back: a model whose module has two names can be evaluated afterwards."""
+    job = make_job(Shared)
+    one, other = (make_replica(job, 2, way) for way in WAYS)
+    memory = [tensor.data_ptr() for tensor in (*other.model.parameters(), *other.model.buffers())]
+    for replica in (one, other):
+        replica.gradient(0, 1.0)
+    torch.testing.assert_close(one.flat.grad, other.flat.grad, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(one.buffers, other.buffers, rtol=1e-5, atol=1e-5)
+    assert memory == [tensor.data_ptr() for tensor in (*other.model.parameters(), *other.model.buffers())]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_each_learner_is_a_model_of_its_own(way):
     """Gradients, clipping and momentum of a row are those of a plain model with that row's batches."""
@@ -167,7 +214,7 @@ def test_what_a_trace_would_not_repeat_is_not_computed_together(layer, why):
 def test_an_optimizer_that_tells_parameters_apart_is_refused():
     job = make_job(dense, optimizer=lambda parameters: optim.Adafactor(parameters))
     with pytest.raises(
-        UsageError, match=r"2 learners cannot share the optimizer Adafactor.*choose 1 learner"
+        UsageError, match=r"several learners cannot share the optimizer Adafactor, .*learners=1"
     ):
         make_replica(job, 2, "in-turn")
 

@@ -1,5 +1,7 @@
 """What a strategy leaves open of its learners is measured before a live run, and part of it from then on."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -24,12 +26,13 @@ class Phases(Heartbeat):
         self.entered.append(phase)
 
 
-def settings_of(strategy: str) -> Settings:
-    return Settings(job=JobSpec(model="mlp:hidden=8"), strategy=strategy, batch_sizes=(4,), epochs=1)
+def settings_of(strategy: str, **changes: Any) -> Settings:
+    job = JobSpec(model="mlp:hidden=8", schedule="constant:warmup=1")
+    return Settings(job=job, strategy=strategy, batch_sizes=(4,), epochs=1, **changes)
 
 
-def decide(strategy: str, notes: list[str], prepared: Prepared | None = None) -> Prepared:
-    settings = settings_of(strategy)
+def decide(strategy: str, notes: list[str], prepared: Prepared | None = None, **changes: Any) -> Prepared:
+    settings = settings_of(strategy, **changes)
     cpu = torch.device("cpu")
     prepared = prepared or prepare(settings)
     return learners.decide_learners(settings, prepared, SoloComm(), cpu, Phases(), notes.append)
@@ -70,6 +73,18 @@ def test_as_many_learners_as_pay_are_taken_and_told(monkeypatch):
         "4 learners a worker, computed together: samples/s were 100 in turn with 1, 180 together with 2, 100 in turn "
         "with 4, 360 together with 4, 360 together with 8, 360 together with 16"
     ]
+
+
+def test_the_learning_rate_is_scaled_for_the_learners_that_were_found(monkeypatch):
+    """As a run with as many learners from the start has it: a resumed run is one, and must have the same rate."""
+    monkeypatch.setattr(learners.LearnerTrials, "_rate", lambda _, plan: 90.0 * plan.count)
+    decided = decide("sma:learners=auto", [], scale_lr="linear")
+    count = decided.learners
+    assert count > 1
+    resumed = prepare(decided.settings)
+    assert decided.rate_factor == resumed.rate_factor == count
+    assert [decided.job.schedule(epoch) for epoch in (0, 0.5, 1)] == [1, (1 + count) / 2, count]
+    assert [resumed.job.schedule(epoch) for epoch in (0, 0.5, 1)] == [1, (1 + count) / 2, count]
 
 
 class Looks(nn.Sequential):

@@ -167,6 +167,11 @@ def test_pairs_that_do_not_go_together_are_left_out(tmp_path):
     assert selection.left_out[0].startswith(
         "local-sgd:period=2 with dgc is left out: codec 'dgc' adds momentum"
     )
+    groups = select(study_of("all-reduce", "sma:learners=2", job={"optimizer": "sgd:decay=weights"}))
+    assert groups.left_out == (
+        "sma:learners=2 is left out: several learners cannot share the optimizer SGD, which has 2 groups of "
+        "parameters; choose one for all of them (of sgd: decay=all), or learners=1",
+    )
     with pytest.raises(UsageError, match="codec 'dgc' adds momentum to gradients, and workers of strategy"):
         select(study_of("local-sgd:period=2", codecs=("dgc",), job=job))
 

@@ -1,6 +1,6 @@
 """Local SGD and its descendants against what their papers say, in virtual time."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -9,12 +9,13 @@ from virtual_helpers import Kept, make_cluster, make_job, plain_model, time_only
 
 from paceline.codecs import build_codec
 from paceline.codecs.exchanges import run_programs
-from paceline.errors import UsageError
+from paceline.errors import RunFailed, UsageError
 from paceline.jobs.sharding import Shards
 from paceline.runtimes.compression import Compressor
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import build_strategy
-from paceline.strategies.base import Worker
+from paceline.strategies.base import Strategy, SyncPoint, Worker
+from paceline.strategies.effects import Apply, Gradient, Program, StartAllReduce
 
 AVERAGE = "local-sgd:period=4"
 
@@ -162,6 +163,30 @@ def test_what_gradients_left_out_is_dropped_when_differences_of_parameters_follo
     assert distance(after, synchronous) < 3 * distance(
         trained(AVERAGE, iterations=4), trained(AVERAGE, iterations=1)
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartedByTheClock(Strategy):
+    """Workers that count time, and never wait for the average that they have started."""
+
+    sync_point = SyncPoint.AFTER_ROUND
+
+    def worker(self, me: Worker) -> Program:
+        difference = me.state.setdefault("difference", torch.zeros_like(me.params))
+        while True:
+            yield Gradient()
+            yield Apply()
+            yield StartAllReduce(difference, offset=0)
+
+    def central(self, me: Worker) -> Program:
+        yield from ()
+        return me.params
+
+
+def test_only_workers_that_take_equal_steps_may_start_a_reduction() -> None:
+    """If this failed, nothing would count the progress of a run by rounds, and it would never end."""
+    with pytest.raises(RunFailed, match="asks for StartAllReduce, which only workers that all take the same"):
+        time_only(make_cluster(2), strategy=StartedByTheClock())
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import cos, pi, sqrt
 from typing import Annotated, Literal, Self
 
@@ -85,17 +86,20 @@ SCALINGS: dict[str, Callable[[float], float]] = {"none": lambda _: 1.0, "linear"
 
 @dataclass(frozen=True)
 class ScaledSchedule:
-    """A schedule for a rate that is multiplied by a factor."""
+    """The schedule of a rate that is multiplied by a factor; a warm-up of ours begins at the rate without it."""
 
-    schedule: Callable[[float], float]
+    unscaled: Callable[[float], float]
     factor: float
 
     def __call__(self, epoch: float) -> float:
-        return self.factor * self.schedule(epoch)
+        return self.factor * self._begun(epoch)
+
+    @cached_property
+    def _begun(self) -> Callable[[float], float]:
+        unscaled = self.unscaled
+        return unscaled.started_at(1 / self.factor) if isinstance(unscaled, Warmup) else unscaled
 
 
-def scale_schedule(schedule: Callable[[float], float], factor: float) -> Callable[[float], float]:
-    """The schedule of a rate that is multiplied by a factor; a warm-up of ours begins at the rate without it."""
-    if isinstance(schedule, Warmup):
-        schedule = schedule.started_at(1 / factor)
-    return ScaledSchedule(schedule, factor)
+def scale_schedule(schedule: Callable[[float], float], factor: float) -> ScaledSchedule:
+    """Of a schedule that is scaled already, the factor is replaced."""
+    return ScaledSchedule(schedule.unscaled if isinstance(schedule, ScaledSchedule) else schedule, factor)

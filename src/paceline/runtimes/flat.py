@@ -185,11 +185,20 @@ def flat_optimizer(
     optimizer = factory(flat.parameters)
     if not takes_vector(optimizer, len(flat.parameters)):
         if flat.params.dim() > 1:
-            raise UsageError(
-                f"{len(flat.params)} learners cannot share the optimizer {type(optimizer).__name__}, which does not "
-                "treat every element alike; choose 1 learner, or an optimizer such as sgd or adam"
-            )
+            raise _not_shared(optimizer)
         return optimizer
     whole = nn.Parameter(flat.params)
     whole.grad = flat.grad
     return factory([whole])
+
+
+def _not_shared(optimizer: optim.Optimizer) -> UsageError:
+    """Why several learners, whose parameters are one matrix, cannot have one optimizer."""
+    groups = len(optimizer.param_groups)
+    why, instead = "does not treat every element alike", "an optimizer such as sgd or adam"
+    if groups > 1:
+        why, instead = f"has {groups} groups of parameters", "one for all of them (of sgd: decay=all)"
+    return UsageError(
+        f"several learners cannot share the optimizer {type(optimizer).__name__}, which {why}; choose {instead}, or "
+        "learners=1"
+    )

@@ -16,7 +16,7 @@ from paceline.jobs.partition import Clients, check_labels, labels_of
 from paceline.jobs.schedules import SCALINGS, scale_schedule
 from paceline.jobs.sharding import Shards
 from paceline.records.summary import Started
-from paceline.runtimes.replica import check_divisible, check_momentum
+from paceline.runtimes.replica import check_divisible, check_learners, check_momentum
 from paceline.runtimes.settings import Settings, Triggers
 from paceline.specs import shorten, with_values
 from paceline.strategies import STRATEGIES, build_strategy
@@ -70,6 +70,15 @@ class Prepared(Generic[J_co]):
         return count
 
     @property
+    def scaled_batch(self) -> float:
+        """What the learning rate is scaled for: samples of a step of all workers; of clients, one's mini-batch.
+
+        Clients step alone, and how many workers stand for them changes nothing.
+        """
+        sizes = self.clients.batch_sizes
+        return sum(sizes) / len(sizes) if self.clients.partition.clients else self.shards.global_batch
+
+    @property
     def servers(self) -> int:
         return server_count(self.settings, self.strategy)
 
@@ -96,8 +105,8 @@ class Prepared(Generic[J_co]):
         )
 
     def _scaled(self, rate: float) -> str:
-        batch, rule = self.shards.global_batch, self.settings.scale_lr
-        return f"{rate:g} x {self.rate_factor:.4g} for a batch of {batch:,} ({rule})"
+        batch, rule = self.scaled_batch, self.settings.scale_lr
+        return f"{rate:g} x {self.rate_factor:.4g} for a batch of {batch:,.12g} ({rule})"
 
     def _codec(self) -> str:
         kept = {"error": "with error memory", "none": "without error memory"}[self.codec.memory]
@@ -129,6 +138,7 @@ def prepare_built(settings: Settings, job: Job) -> Prepared[Job]:
             f"job {job.name!r} lacks one of them; add test=... and the metric to the job, or leave the target out"
         )
     check_divisible(job, server_count(settings, strategy))
+    check_learners(job, strategy.learner_plan)
     prepared = prepare_job(settings, job, strategy)
     if (alpha := prepared.clients.partition.alpha) < inf:
         check_labels(job.train, job.name, alpha)
@@ -138,11 +148,14 @@ def prepare_built(settings: Settings, job: Job) -> Prepared[Job]:
 
 
 def scale_rate(prepared: Prepared[Job]) -> Prepared[Job]:
-    """Multiply the job's learning rate as the settings say, in its schedule, which workers and servers follow."""
+    """Multiply the job's learning rate as the settings say, in its schedule, which workers and servers follow.
+
+    A job that was scaled for other numbers of samples is scaled anew.
+    """
     settings, job = prepared.settings, prepared.job
     if settings.scale_lr == "none":
         return prepared
-    factor = SCALINGS[settings.scale_lr](prepared.shards.global_batch / settings.reference)
+    factor = SCALINGS[settings.scale_lr](prepared.scaled_batch / settings.reference)
     scaled = replace(job, schedule=scale_schedule(job.schedule, factor))
     return replace(prepared, job=scaled, rate_factor=factor)
 

@@ -20,7 +20,7 @@ from paceline.jobs.partition import NO_CLIENTS, ClientBatch, Clients
 from paceline.jobs.sharding import Shards, scoring_batches
 from paceline.jobs.step import NO_HOOKS, StepHooks
 from paceline.runtimes.compression import layout_of
-from paceline.runtimes.flat import Flat, FlatModel, ScheduledOptimizer, Zeros, own_memory
+from paceline.runtimes.flat import Flat, FlatModel, ScheduledOptimizer, Zeros, flat_optimizer, own_memory
 from paceline.runtimes.learners import InTurnGradients, TogetherGradients
 from paceline.runtimes.loading import Request, load
 from paceline.runtimes.noise_scale import FirstMiniBatch, NoiseMeter
@@ -330,6 +330,13 @@ def check_divisible(job: Job, servers: int) -> None:
         raise UsageError(
             f"{servers} servers cannot share job {job.name!r}: {problem}; choose 1 server, or change the job"
         )
+
+
+def check_learners(job: Job, plan: LearnerPlan) -> None:
+    """Refuse an optimizer that several learners cannot share; one for two of them is made, and thrown away."""
+    if plan.count != 1:
+        first, other = (first_model(job, 0, torch.device("cpu")).parameters() for _ in range(2))
+        flat_optimizer(job.optimizer, Flat(first, others=[other]))
 
 
 def _examined(job: StepDefinition) -> tuple[Flat, Optimizer]:

@@ -35,6 +35,10 @@ ALWAYS_RIGHT = frozenset({AllReduce, Apply, Clock, Receive, Send, StartAllReduce
 REDUCED = (
     "asks for the mean gradient of all workers, which several learners a worker do not have; yield Gradient()"
 )
+STARTED = (
+    "asks for StartAllReduce, which only workers that all take the same number of steps can do; yield AllReduce, or "
+    "synchronize at every step"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +130,8 @@ class Session:
                     if ending:
                         return ending
                     due_at = self.prepared.triggers.next(position.progress)
-            elif on_request and kind is StartAllReduce:
-                raise self._wrong(
-                    "asks for StartAllReduce, which workers of servers cannot do; yield AllReduce"
-                )
+            elif kind is StartAllReduce and not by_step:
+                raise self._wrong(STARTED)
             elif since_gradient > MOST_EFFECTS or kind not in ALWAYS_RIGHT:
                 wrong = wrong_effect(effect, since_gradient, me.workers)
                 if wrong:
@@ -148,7 +150,8 @@ class Session:
     def _uses_links(self, effect: object) -> bool:
         """Whether an effect is a collective that all workers wait for, or begins with one."""
         if isinstance(effect, Gradient):
-            return effect.reduce is not None or self.prepared.settings.buffers == "rank0"
+            shares_buffers = self.prepared.settings.buffers == "rank0" and self.me.buffers.numel() > 0
+            return effect.reduce is not None or shares_buffers
         return type(effect) in (AllReduce, Broadcast, Wait)
 
     def _wrong(self, what: str) -> RunFailed:

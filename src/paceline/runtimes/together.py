@@ -108,12 +108,13 @@ class TracedGradients:
         hooks.begin("forward")
         loss, *found = self._run(*self._inputs, *stack.tensors, forward_over)
         grads, buffers = found[: len(self._grads)], found[len(self._grads) :]
-        if share != 1.0:
-            torch._foreach_mul_(grads, share)
+        # What was found is only read: two parameters' gradients may be one tensor, or one number shown many times.
         if first:
             torch._foreach_copy_(self._grads, grads)
+            if share != 1.0:
+                torch._foreach_mul_(self._grads, share)
         else:
-            torch._foreach_add_(self._grads, grads)
+            torch._foreach_add_(self._grads, grads, alpha=share)
         if buffers:
             torch._foreach_copy_(self._buffers, buffers)
         losses: list[float] = loss.tolist()
@@ -134,29 +135,38 @@ class _Loss(nn.Module):
 
 def _gradients_of(model: "FlatModel", stack: StackedBatch) -> Callable[..., list[Tensor]]:
     """All learners' tensors to the loss of each, the gradients of each, and the new values of its buffers."""
-    loss_of, first = _Loss(model), model.learners[0]
-    trained = [name for name, one in first.named_parameters() if one.requires_grad]
-    names = [f"model.{name}" for name in (*trained, *model.named_buffers.named)]
+    loss_of, trained = _Loss(model), _names_of_parameters(model.learners[0])
+    buffers = [[f"model.{name}"] for name in model.named_buffers.named]
+    own = len(trained) + len(buffers)
 
     def loss(params: list[Tensor], others: list[Tensor], batch: list[Tensor]) -> Tensor:
         tensors = iter(batch)
         nested = map_tensors(lambda _: next(tensors), stack.like)
-        return functional_call(loss_of, dict(zip(names, [*params, *others], strict=True)), (nested,))  # type: ignore[no-any-return]
+        pairs = zip([*trained, *buffers], [*params, *others], strict=True)
+        replaced = {name: tensor for names, tensor in pairs for name in names}
+        # Were it to find what is tied itself, it would not put back a module that has two names.
+        return functional_call(loss_of, replaced, (nested,), tie_weights=False)  # type: ignore[no-any-return]
 
     each = vmap(grad_and_value(loss), randomness="different")
 
     def gradients(*inputs: Tensor) -> list[Tensor]:
-        params, others, batch = (
-            inputs[: len(trained)],
-            inputs[len(trained) : len(names)],
-            inputs[len(names) :],
-        )
+        params, others, batch = inputs[: len(trained)], inputs[len(trained) : own], inputs[own:]
         # In copies: a batch norm does not update memory that it cannot see as one vector.
         copies = [one.clone(memory_format=torch.contiguous_format) for one in others]
         grads, losses = each(list(params), copies, list(batch))
         return [losses, *grads, *copies]
 
     return gradients
+
+
+def _names_of_parameters(model: nn.Module) -> list[list[str]]:
+    """Of each trainable parameter, in ``_Loss``; several where modules share it. A module counts once."""
+    found: dict[int, list[str]] = {}
+    for prefix, module in model.named_modules(prefix="model"):
+        for key, parameter in module._parameters.items():
+            if parameter is not None and parameter.requires_grad:
+                found.setdefault(id(parameter), []).append(f"{prefix}.{key}")
+    return list(found.values())
 
 
 def _traced(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> Callable[..., list[Tensor]]:

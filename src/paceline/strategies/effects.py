@@ -86,7 +86,7 @@ class StartAllReduce(AllReduce):
 
     The tensor must not be touched before that. It lies in ``me.state``, so that a run may resume in between: what is
     under way at a sync point is waited for there. Reductions that were started follow each other, and any other
-    collective waits for them first.
+    collective waits for them first. Only for workers that take the same number of steps (``EVERY_STEP``).
     """
 
 

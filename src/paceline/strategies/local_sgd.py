@@ -20,8 +20,7 @@ from paceline.strategies.effects import (
     StartAllReduce,
     Wait,
 )
-from paceline.strategies.outer import OuterOptimizer
-from paceline.strategies.rounds import RoundSchedule
+from paceline.strategies.rounds import OuterOptimizer, RoundSchedule
 from paceline.units import Period, Share
 
 GROWTH = Range(
@@ -190,7 +189,7 @@ class LocalSGD(Strategy):
             before = me.now
             yield from self._average(me)
             steps = self._next_period(steps, *times.tolist())
-            pace.copy_(torch.tensor([steps, me.clock, me.now, me.now - before]))
+            pace.copy_(torch.tensor([steps, me.clock, me.now, me.now - before], dtype=torch.float64))
 
     def _next_period(self, steps: float, seconds: float, exchange: float) -> float:
         """After how many steps an exchange is at most its share; a round is at most 4 times as long as the last."""

@@ -77,7 +77,7 @@ class ModelAveraging(Strategy):
         """Whether the learning rate has fallen far enough from its highest value since the last restart."""
         highest = me.state[HIGHEST_RATE]
         highest.clamp_(min=me.rate_factor)
-        if me.rate_factor > self.restart * highest.item():
+        if not self.restart or me.rate_factor > self.restart * highest.item():
             return False
         highest.fill_(me.rate_factor)
         return True

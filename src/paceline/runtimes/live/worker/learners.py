@@ -15,7 +15,7 @@ from paceline.jobs.sharding import Shards
 from paceline.runtimes.learners import NotTogether, find_count
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.worker.comm import SoloComm
-from paceline.runtimes.prepare import Prepared, prepare_job
+from paceline.runtimes.prepare import Prepared, prepare_job, scale_rate
 from paceline.runtimes.randomness import AllStreams, undisturbed
 from paceline.runtimes.replica import Replica
 from paceline.runtimes.settings import Settings
@@ -48,7 +48,7 @@ def decide_learners(
         plan = LearnerPlan(count=count, compute=trials.fastest(count))
     if comm.rank == 0:
         note(trials.told(plan))
-    return prepare_job(settings, prepared.job, strategy, plan)
+    return scale_rate(prepare_job(settings, prepared.job, strategy, plan))
 
 
 class LearnerTrials:

@@ -74,13 +74,15 @@ class Reductions:
 
     @torch.no_grad()
     def start(self, effect: StartAllReduce) -> None:
-        me = self._me
+        me, is_difference = self._me, effect.offset is not None
         if self._comm.alone:
             me.total_weight = effect.weight
-        elif effect.offset is None:
-            self._background.start(effect, self._reduce_tensor)
         else:
-            self._background.start(effect, partial(self._reduce_update, self._stop.vote()))
+            vote = self._stop.vote()
+            self._background.start(
+                effect, partial(self._reduce_update, vote) if is_difference else self._reduce_tensor
+            )
+        if is_difference:
             me.samples_since_sync = 0
 
     @property
