@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from _shaped import run_apart
-from codec_link import BATCH, JOB, theirs, train_ddp
+from codec_link import BATCH, JOB, theirs
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
 from paceline.records.summary import read_summary
@@ -114,10 +114,7 @@ def main() -> int:
     parser.add_argument("--overlap", type=int, default=PERIOD)
     parser.add_argument("--steps", type=int, default=6 * PERIOD, help="of each run of ours")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--ddp", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.ddp:
-        train_ddp(options.ddp)
     found = measure(options.overlap, options.steps, options.rate, options.rounds)
     if options.json:
         print(json.dumps({"schema": 1, "rate": options.rate, "rounds": options.rounds, **found}, indent=2))
