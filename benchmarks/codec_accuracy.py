@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from paceline.reports.axes import Axis, LinearAxis
 from paceline.reports.line_chart import Mark, Panel, line_chart
+from paceline.reports.svg import Axis, LinearAxis
 from paceline.units import show_bytes
 
 WITHIN = {

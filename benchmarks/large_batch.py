@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.reports.axes import Axis, LinearAxis
 from paceline.reports.line_chart import Curve, Mark, Panel, line_chart
+from paceline.reports.svg import Axis, LinearAxis
 
 REFERENCE = 16
 """The batch that the learning rate was chosen for: lower than its best, so that 64 times the rate can still be trained

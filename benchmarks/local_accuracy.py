@@ -15,8 +15,7 @@ from typing import Any
 
 from paceline.clusters.description import read_cluster
 from paceline.jobs.spec import JobSpec
-from paceline.reports.convergence.chart import picture
-from paceline.reports.convergence.text import answer, document
+from paceline.reports.convergence import answer, document, picture
 from paceline.runtimes.settings import Cadence, Settings
 from paceline.studies.convergence.folder import StudyFolder
 from paceline.studies.convergence.result import ConvergenceResult

@@ -9,10 +9,9 @@ import pytest
 
 from convergence_studies import cell_result, study_of, three_seeds
 from paceline.records.files import json_text
-from paceline.reports.axes import Axis, LinearAxis
-from paceline.reports.convergence.chart import panels, picture
-from paceline.reports.convergence.text import answer, document, table, text_lines
+from paceline.reports.convergence import answer, document, panels, picture, table, text_lines
 from paceline.reports.line_chart import LETTER, Curve, Mark, Panel, line_chart
+from paceline.reports.svg import Axis, LinearAxis
 from paceline.studies.convergence.result import summarize
 
 STUDY = three_seeds(study_of("all-reduce", "local-sgd:period=16", "async"))

@@ -210,7 +210,7 @@ def test_one_worker_with_a_server_is_said_to_be_slower_than_one_without_and_wher
     words = replace(USUAL, strategies=("ps",), network="10gbit", workers=(1, 4), batch_size=64)
     _, lines = told(words)
     assert lines[0].startswith("Slower than one worker: 4 workers (0.44x); ")
-    assert lines[0].endswith("is faster. One worker with a server is 0.54x as fast as without.")
+    assert lines[0].endswith("is faster. One worker with ps is 0.54x as fast as in plain training.")
     assert "the server's link (10 Gbit/s Ethernet)" in lines[0]
     assert any(line.startswith("Links:") and "servers are on the workers' hosts" in line for line in lines)
 

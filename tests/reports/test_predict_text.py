@@ -6,11 +6,11 @@ from xml.etree import ElementTree
 import pytest
 
 from paceline.records.spans import StepBreakdown
-from paceline.reports.axes import Axis, tick_label
 from paceline.reports.predict.chart import chart_lines, picture
 from paceline.reports.predict.codecs import codec_answers, codec_lines
 from paceline.reports.predict.sentences import findings, verdict
 from paceline.reports.predict.text import heading, module_lines, table_lines, text_lines
+from paceline.reports.svg import Axis, tick_label
 from paceline.studies.predict.prediction import (
     BandwidthNeed,
     Basis,
@@ -65,7 +65,7 @@ FOUND = Findings(
 
 def told(*series: StrategyPrediction) -> Prediction:
     basis = Basis(level="catalogue", compute="a sheet", links="a cable", interval="a guess")
-    rows = (row(1, 0.09), row(2), row(4, 0.2))
+    rows = (row(1), row(2), row(4, 0.2))
     return Prediction(
         name="net",
         parameters=10,

@@ -1,5 +1,6 @@
 """A grid of simulated runs: what is counted, what is kept, what is run again."""
 
+import os
 from dataclasses import replace
 from math import inf
 
@@ -14,10 +15,9 @@ from paceline.runtimes.prepare import prepare
 from paceline.runtimes.settings import Cadence
 from paceline.runtimes.virtual.simulate import simulate
 from paceline.runtimes.virtual.simulation import Simulation
-from paceline.studies.convergence.cell import run_cell
 from paceline.studies.convergence.folder import StudyFolder
 from paceline.studies.convergence.result import Spread, summarize
-from paceline.studies.convergence.run import CellPool
+from paceline.studies.convergence.run import CellPool, run_cell
 from paceline.studies.convergence.study import GridCell, Pair, select, with_evaluations
 
 
@@ -154,6 +154,15 @@ def test_code_that_raises_breaks_its_own_run_only_and_is_run_again(tmp_path):
     with pytest.raises(UsageError, match="that file is not what the run last ran with"):
         StudyFolder(tmp_path / "study").read(trusted=True)
     assert "still nothing" in run(study_of("all-reduce", raises), tmp_path / "study").broken[0]
+
+
+def test_a_process_that_ends_without_a_word_is_reported(tmp_path, monkeypatch):
+    """If this failed, a run would be missing from the medians, and nobody would know."""
+    monkeypatch.setattr("paceline.studies.convergence.run.run_cell", lambda *_: os._exit(4))
+    with pytest.raises(
+        RunFailed, match="no run was finished; all-reduce, seed 1: its process ended with exit code 4"
+    ):
+        run(study_of("all-reduce"), tmp_path)
 
 
 def test_pairs_that_do_not_go_together_are_left_out(tmp_path):

@@ -217,8 +217,7 @@ def _run(
 
 def _report(result: "ConvergenceResult", folder: "StudyFolder", keep: StudyOptions, screen: "Screen") -> None:
     from paceline.records.files import json_text
-    from paceline.reports.convergence.chart import picture
-    from paceline.reports.convergence.text import document, text_lines
+    from paceline.reports.convergence import document, picture, text_lines
     from paceline.reports.text import can_draw
 
     chart = keep.chart or folder.chart

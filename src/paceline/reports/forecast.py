@@ -39,7 +39,9 @@ class Expectation:
         plain, coded = self.forecast.plain, self.forecast.coded
         found = fmean(one.typical.total for one in worked)
         paid = "it paid" if plain.step >= PAYS * found else "it did not pay"
-        if abs(found - coded.step) > abs(plain.step - coded.step):  # the machine has changed by more than a codec does
+        if abs(found - coded.step) > abs(
+            plain.step - coded.step
+        ):  # the machine has changed by more than a codec does
             paid = "whether it paid cannot be told"
         outcome = (
             f"{paid}: {show_seconds(found)} a step against {show_seconds(plain.step)} expected without a codec; "

@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from paceline.reports.axes import Axis
 from paceline.reports.svg import (
     DASHES,
     LIGHT,
+    Axis,
     colour_class,
     svg_circle,
     svg_line,

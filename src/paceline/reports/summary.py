@@ -188,7 +188,9 @@ def _sent_nothing(workers: Workers) -> str:
     if len(workers) < 2:
         return "sent nothing"
     steps = _range([one.steps for one in workers.values()], "step")
-    return f"sent nothing in {steps}: the workers trained apart to the end; shorten the rounds of the strategy"
+    return (
+        f"sent nothing in {steps}: the workers trained apart to the end; shorten the rounds of the strategy"
+    )
 
 
 def _present(summary: Summary) -> list[Totals]:

@@ -255,16 +255,16 @@ def check_strategy(settings: Settings, strategy: Strategy) -> None:
 def check_pairs(codec_spec: str, strategy_spec: str, collective: str) -> None:
     """Refuse a codec that does not go with a strategy or a collective."""
     codec, strategy, name = build_codec(codec_spec), build_strategy(strategy_spec), f"codec {codec_spec!r}"
+    if codec.compresses and strategy.learner_plan.count != 1:
+        raise UsageError(
+            f"{name} cannot be used with several learners a worker: strategy {strategy_spec!r} sums their corrections "
+            "exactly, in one vector; leave it out, or choose learners=1"
+        )
     if codec.has_momentum and not sends_gradients(strategy):
         raise UsageError(
             f"{name} adds momentum to gradients, and workers of strategy {strategy_spec!r} send differences of "
             f"parameters; choose {_names(CODECS, lambda one: not build_codec(one).has_momentum)}, or one of the "
             f"strategies {_names(STRATEGIES, lambda one: sends_gradients(build_strategy(one)))}"
-        )
-    if codec.compresses and strategy.learner_plan.count != 1:
-        raise UsageError(
-            f"{name} cannot be used with several learners a worker: strategy {strategy_spec!r} sums their corrections "
-            "exactly, in one vector; leave it out, or choose learners=1"
         )
     if collective != NATIVE and not codec.sums:
         raise UsageError(

@@ -180,7 +180,8 @@ def _traced(function: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> 
     except UsageError:
         raise
     except Exception as error:
-        raise NotTraced(raised(error)) from error
+        first, _, _ = raised(error).partition(". ")  # what follows is for torch's own developers
+        raise NotTraced(first) from error
     graph = traced.graph
     _merge_repeated(graph)
     output = next(iter(reversed(graph.nodes)))

@@ -1,8 +1,17 @@
 """A prediction as a picture, on logarithmic axes: the speed-up in characters, the throughput as an SVG file."""
 
-from paceline.reports.axes import Axis, tick_label
 from paceline.reports.predict.sentences import limit_words
-from paceline.reports.svg import DASHES, colour_class, svg_circle, svg_line, svg_page, svg_points, svg_text
+from paceline.reports.svg import (
+    DASHES,
+    Axis,
+    colour_class,
+    svg_circle,
+    svg_line,
+    svg_page,
+    svg_points,
+    svg_text,
+    tick_label,
+)
 from paceline.reports.text import counted
 from paceline.studies.predict.prediction import Prediction, PredictionRow, StrategyPrediction
 

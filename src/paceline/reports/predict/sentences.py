@@ -45,8 +45,10 @@ def verdict(prediction: Prediction) -> str:
         answer = _slower(slower, rows, found, found.limit)
     else:
         answer = _faster(rows, found, found.limit)
-    if rows[0].workers == 1 and rows[0].speed_up < 0.995:
-        answer += f" One worker with a server is {times(rows[0].speed_up)} as fast as without."
+    if rows[0].workers == 1 and abs(rows[0].speed_up - 1) > 0.005:  # servers, learners, clients
+        answer += (
+            f" One worker with {series.strategy} is {times(rows[0].speed_up)} as fast as in plain training."
+        )
     return answer
 
 

@@ -1,4 +1,7 @@
-"""Run a study: every cell in a process of its own, several at a time; what is done already is not run again."""
+"""Run a study: every cell in a process of its own, several at a time; what is done already is not run again.
+
+A cell is a simulation with true gradients, of which the evaluations are kept with what training took until each.
+"""
 
 import multiprocessing
 import os
@@ -8,7 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
+from math import isfinite
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -18,11 +23,16 @@ import torch
 from paceline.errors import RunFailed, raised
 from paceline.jobs.build import build_job
 from paceline.jobs.job import Job
+from paceline.records.events import MetricsRow
 from paceline.records.load import usable_cores
+from paceline.records.spans import StepRecord
+from paceline.records.summary import Observer, Started
 from paceline.runtimes import prctl
-from paceline.studies.convergence.cell import run_cell
+from paceline.runtimes.virtual.recording import SimulationRecorder
+from paceline.runtimes.virtual.simulate import simulate
+from paceline.runtimes.virtual.simulation import Simulation
 from paceline.studies.convergence.folder import StudyFolder
-from paceline.studies.convergence.result import CellResult, ConvergenceResult, summarize
+from paceline.studies.convergence.result import CellResult, ConvergenceResult, Evaluation, summarize
 from paceline.studies.convergence.study import ConvergenceStudy, GridCell, Selection
 
 Show = Callable[[float, str], None]
@@ -71,7 +81,7 @@ class CellPool:
         )
         self._running: dict[Connection[Any, Any], tuple[GridCell, BaseProcess]] = {}
         self._parts: dict[GridCell, float] = {}
-        self._broken: list[str] = []
+        self._broken: dict[GridCell, str] = {}
 
     def run(self, cells: Sequence[GridCell], total: int, show: Show) -> list[str]:
         """Run all of these cells; return a sentence for each that ended without a result. ``total`` is for ``show``."""
@@ -87,7 +97,7 @@ class CellPool:
                     show(done, f"{total - len(cells) + ended}/{total} runs  {words}"[:70])
         finally:
             self._end()
-        return self._broken
+        return [f"{cell}: {why}" for cell, why in self._broken.items()]
 
     def _go_on(self, waiting: list[GridCell]) -> None:
         """Start what there is room for, and hear what the processes have to say, for a moment."""
@@ -115,11 +125,11 @@ class CellPool:
         except (EOFError, OSError):
             process.join()
             self._forget(line)
-            if process.exitcode and process.exitcode < 0:
-                self._broken.append(f"{cell}: killed by signal {-process.exitcode}")
+            if not self._folder.done(self._study, [cell]):
+                self._broken.setdefault(cell, _ending(process.exitcode or 0))
             return
         if isinstance(heard, str):
-            self._broken.append(f"{cell}: {heard}")
+            self._broken[cell] = heard
         else:
             self._parts[cell] = heard
 
@@ -162,6 +172,11 @@ def _same(job: Job) -> Job:
     return job
 
 
+def _ending(code: int) -> str:
+    """How a process went that left no result and no word."""
+    return f"killed by signal {-code}" if code < 0 else f"its process ended with exit code {code}"
+
+
 def _work(
     study: ConvergenceStudy,
     cell: GridCell,
@@ -188,3 +203,81 @@ def _work(
         with suppress(OSError):
             line.send(raised(error))
         os._exit(1)
+
+
+@dataclass(slots=True)
+class TrainingLedger:
+    """What one worker's steps have taken so far."""
+
+    begun: float = 0.0
+    seconds: float = 0.0
+    sent: int = 0
+    received: int = 0
+    samples: int = 0
+    steps: int = 0
+
+    def add(self, record: StepRecord) -> None:
+        if not self.steps and record.spans:
+            self.begun = record.spans[0].start
+        self.steps += 1
+        self.seconds += sum([span.length for span in record.spans])
+        self.sent += record.sent
+        self.received += record.received
+        self.samples += record.samples
+
+
+class CellRecorder(SimulationRecorder, Observer):
+    """Adds up every worker's steps, and nothing else: what lies between steps is not training.
+
+    With servers, what a worker receives is what a server has sent to it.
+    """
+
+    detailed = True
+
+    def __init__(self, workers: int, served: bool, progress: Callable[[float], None]) -> None:
+        self._workers = [TrainingLedger() for _ in range(workers)]
+        self._served, self._progress, self._last = served, progress, 1
+        self.evaluations: list[Evaluation] = []
+
+    def started(self, run: Started) -> None:
+        self._last = run.last_step
+
+    def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:  # noqa: ARG002
+        self._progress(progress / self._last)
+
+    def recorded(self, rank: int, record: StepRecord) -> None:
+        if record.is_step:
+            self._workers[rank].add(record)
+
+    def evaluated(self, row: MetricsRow) -> None:
+        if row.test_loss is None or not isfinite(row.test_loss):
+            return  # it has diverged, and says so next
+        workers = self._workers
+        self.evaluations.append(
+            Evaluation(
+                # Where workers differ, an evaluation is due when the slowest of them has got there.
+                seconds=max(one.begun + one.seconds for one in workers),
+                sent=sum(one.sent + one.received * self._served for one in workers),
+                samples=sum(one.samples for one in workers),
+                accuracy=row.metrics["accuracy"],
+                loss=row.test_loss,
+            )
+        )
+
+
+def run_cell(
+    study: ConvergenceStudy, cell: GridCell, job: Job, progress: Callable[[float], None] = lambda _: None
+) -> CellResult:
+    """Simulate one run to its end; one that diverges, or whose strategy gets stuck, is a result as well.
+
+    ``progress`` gets the part of the run that is done, after every step.
+    """
+    prepared = study.prepared(cell, job)
+    recorder = CellRecorder(prepared.settings.workers, prepared.strategy.served, progress)
+    costs = replace(study.costs(prepared.settings), applying=prepared.learners)
+    failure = ""
+    try:
+        simulate(Simulation(prepared, study.cluster, costs, observer=recorder, recorder=recorder))
+    except RunFailed as failed:
+        failure = str(failed)
+    return CellResult(cell=cell, evaluations=tuple(recorder.evaluations), failure=failure)

@@ -24,7 +24,7 @@ from paceline.strategies.messages import Join, Push
 
 FIRST = 32
 ELEMENTS = 2**16
-"""Of the vectors that programs are observed with: enough that every fragment has some."""
+"""Of the vectors that programs are observed with: enough that every fragment has some. Learners share them."""
 LONGEST = 2**18
 
 StepExchanges = tuple[tuple[str, int, int | None], ...]
@@ -71,7 +71,7 @@ def observe(strategy: Strategy, workers: int, seconds: float, name: str) -> Exch
         bucket=max(buckets) if buckets and len(buckets) == len(found) else None,
         uniform=all(next(other) == step for other in others for step in sequence[: 2 * FIRST]),
         overlaps=any(kind == "start" for kind, *_ in found),
-        kept=sum(one.numel() for one in me.state.values() if one.is_floating_point()) / ELEMENTS,
+        kept=sum(one.numel() for one in me.state.values() if one.is_floating_point()) / me.params.shape[-1],
     )
 
 
@@ -100,7 +100,9 @@ def _cycle(sequence: Sequence[StepExchanges]) -> int | None:
 
 def _observed_worker(strategy: Strategy, rank: int, workers: int) -> Worker:
     learners = strategy.learner_plan.count or 1
-    params, grad = torch.zeros(2, ELEMENTS) if learners == 1 else torch.zeros(2, learners, ELEMENTS)
+    params, grad = (
+        torch.zeros(2, ELEMENTS) if learners == 1 else torch.zeros(2, learners, ELEMENTS // learners)
+    )
     return Worker(rank, workers, params, grad, buffers=torch.zeros(0), clock=strategy.settled)
 
 
