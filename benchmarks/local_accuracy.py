@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from paceline.clusters.description import read_cluster
@@ -101,12 +102,12 @@ def write_results(folder: Path, result: ConvergenceResult, rows: list[dict[str, 
     settings = result.study.settings
     head = (
         f"# Local SGD and accuracy\n\n{result.job}, {WORKERS} virtual workers of batch {BATCH}, {settings.epochs} "
-        f"epochs, {len(result.study.seeds)} seeds (medians); optimizer `{settings.job.optimizer}`, rate along a "
-        f"cosine; `{CLUSTER}`.\n\n```\npython benchmarks/local_accuracy.py --results docs/results\n```\n"
+        f"epochs, {len(result.study.seeds)} seeds (medians);\noptimizer `{settings.job.optimizer}`, rate along a "
+        f"cosine;\n`{CLUSTER}`.\n\n```\npython benchmarks/local_accuracy.py --results docs/results\n```\n"
     )
     picture_line = "![Accuracy against time, bytes and samples](local-accuracy.svg)"
     (folder / "local-accuracy.md").write_text(
-        f"{head}\n{table(rows)}\n\n{answer(result)}\n\n{picture_line}\n"
+        f"{head}\n{table(rows)}\n\n{chr(10).join(wrap(answer(result), 120))}\n\n{picture_line}\n"
     )
     (folder / "local-accuracy.svg").write_text(picture(result))
 

@@ -60,7 +60,8 @@ def _compared(result: ConvergenceResult, first: ConvergenceRow) -> str:
         return f"; {other.pair} does not reach it"
     times = other.seconds.median / first.seconds.median
     bytes_too = _share(first.sent.median, other.sent.median)
-    return f", {times:.{3 if times < 1.1 else 2}g} times as fast as {other.pair} and with {bytes_too}"
+    faster = "" if times < 1 + ALIKE else f"{times:.{3 if times < 1.1 else 2}g} times "
+    return f", {faster}as fast as {other.pair} and with {bytes_too}"
 
 
 def _share(sent: float, other: float) -> str:
