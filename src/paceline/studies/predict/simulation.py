@@ -195,11 +195,14 @@ def whole_cycles(setup: Setup, path: Method) -> WorkerSteps:
         times = ceil(min(512, max(64, DRAWS // setup.cluster.workers)) / cycle)
     found = []
     by_step = setup.program.sync_point is SyncPoint.EVERY_STEP
-    for steps, many in _simulated(setup, cycle * (1 + times), path):
+    more = (
+        cycle * setup.pattern.overlaps
+    )  # the run's last step waits for what would be hidden behind the next ones
+    for steps, many in _simulated(setup, cycle * (1 + times) + more, path):
         ends = [place + 1 for place, one in enumerate(steps) if one.exchanged]
         # By the clock, a round has not the same steps for all workers.
         by_round = len(ends) > 1 and not by_step
-        found.append((steps[ends[0] : ends[-1]] if by_round else steps[cycle:], many))
+        found.append((steps[ends[0] : ends[-1]] if by_round else steps[cycle : cycle * (1 + times)], many))
     return found
 
 
