@@ -38,7 +38,6 @@ LATE = {
     "late": "identity",
     "late-top-k": "top-k:ratio=0.1",
     "late-int8": "int8:memory=error",
-    "late-powersgd": "powersgd:rank=2",
 }
 """Outer gradients in fragments, which are encoded and sent while the workers train on."""
 STRATEGIES = {
@@ -87,9 +86,9 @@ SETTINGS = {name: training(name, codec) for name, codec in {**GRADIENTS, **DIFFE
 }
 
 
-RESUMED = ("int8", "top-k", "random-k", "dgc", "powersgd", "local-int8", "local-sign", "late", "late-top-k")
+RESUMED = ("int8", "top-k", "random-k", "dgc", "powersgd", "local-int8", "local-sign", "late-top-k")
 REBUCKETED = ("dgc", "powersgd")
-OVER_GLOO = ("half", "int8", "threshold", "powersgd", "local-sign", "late", "late-int8")
+OVER_GLOO = ("half", "int8", "threshold", "powersgd", "local-sign", "late-int8")
 
 
 @dataclass(frozen=True, kw_only=True)
