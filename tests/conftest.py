@@ -1,6 +1,7 @@
 """What tests share: the tree that they test, one thread, and a check that nothing is left behind."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from hypothesis import settings
 SOURCES = str(Path(__file__).parents[1] / "src")
 # Interpreters that tests start import the package from beside the tests too, wherever another one is installed.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCES, os.environ.get("PYTHONPATH")]))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As a shell leaves it for what it starts in the background; all that tests start would ignore Ctrl-C as well.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "paceline", deadline=None
