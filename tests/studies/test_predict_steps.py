@@ -105,7 +105,7 @@ def setups(draw) -> Setup:
     strategy = draw(st.sampled_from(STRATEGIES))
     collectives = ("native",) if strategy == "ps" else ("native", "tree", "halving-doubling")
     return make_setup(
-        draw(st.integers(1, 300)),
+        draw(st.integers(1, 64)),
         strategy,
         per_host=draw(st.sampled_from((1, 1, 2, 8))),
         link=Link(bandwidth=10 ** draw(st.floats(7, 12)), latency=10 ** draw(st.floats(-7, -2))),
