@@ -163,13 +163,12 @@ def tables(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     parts = []
     if sizes := found.get("sizes"):
         parts += [
-            "| batch | learning rate | test error, % | lowest to highest | noise scale, samples |",
-            "|---|---|---|---|---|",
+            "| batch | learning rate | test error, % | lowest to highest |",
+            "|---|---|---|---|",
         ]
         for row in sizes:
             rate = row["lr"] * row["batch"] / row["reference"]
-            scale = f"{row['noise_scale']:,.0f}" if row["noise_scale"] else "-"
-            parts.append(f"| {row['batch']:,} | {rate:g} | {_errors(row)} | {scale} |")
+            parts.append(f"| {row['batch']:,} | {rate:g} | {_errors(row)} |")
     for name in ("ways", "gammas"):
         if rows := found.get(name):
             what = f"{rows[0]['model']} on {rows[0]['data']}, batch {rows[0]['batch']:,}"
