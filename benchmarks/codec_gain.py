@@ -47,7 +47,7 @@ def measured_step(cell: Cell, folder: RunFolder) -> float:
 
 
 def predicted_gain(folder: RunFolder) -> float:
-    plain, coded = read_json(folder.prediction)["comparison"]["steps"]
+    plain, coded = read_json(folder.prediction)["codec"]["comparison"]["steps"]
     return float(plain["step"] / coded["step"])
 
 

@@ -17,7 +17,7 @@ from paceline.records.folder import RunFolder
 from paceline.records.summary import Probe
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.probe import SUMS, _attempt, _time_sums
-from paceline.studies.predict.forecast import StepForecast
+from paceline.studies.predict.forecast import RunForecast
 from paceline.units import show_seconds
 from run_folders import checkpoints_of
 
@@ -110,11 +110,11 @@ def test_the_prediction_is_told_and_kept_before_the_first_step_and_compared_afte
     seconds = expected.removeprefix("expected: ").partition(",")[0]
     assert f"; expected with int8 were {seconds.removesuffix(' a step')} (" in text[-1]
     (path,) = (tmp_path / "runs").iterdir()
-    kept = from_document(read_json(RunFolder(path).prediction), StepForecast)
+    kept = from_document(read_json(RunFolder(path).prediction), RunForecast).codec
     assert (kept.coded.codec, kept.comparison.workers) == ("int8", 2)
     assert show_seconds(kept.coded.step) in seconds
     run_paceline("train", "--resume", str(path), "-i", "60", cwd=tmp_path)
-    again = from_document(read_json(RunFolder(path).prediction), StepForecast)
+    again = from_document(read_json(RunFolder(path).prediction), RunForecast).codec
     assert again.probe.sums != kept.probe.sums, "a run that goes on is measured again"
 
 
@@ -124,7 +124,7 @@ def test_what_a_step_sends_is_as_long_as_messages_of_its_gradients_where_only_da
     """About, since messages of several parameters that go together are as long as the longest worker's."""
     codec = "threshold:bound=0.01,memory=none"
     document = run_json(*TRAIN, "--codec", codec, "-i", "1", cwd=tmp_path)
-    expected = from_document(document["prediction"], StepForecast).coded.sent
+    expected = from_document(document["prediction"], RunForecast).codec.coded.sent
     totals = document["summary"]["totals"][0]
     assert 0.8 * expected < totals["step_sent"] < 1.1 * expected
     assert 0 < document["summary"]["coding"] < sum(totals["seconds"].values())
@@ -166,7 +166,7 @@ def test_what_is_expected_is_near_to_what_is_measured(tmp_path: Path) -> None:
         )
         document = run_json("train", "--codec", "half", "--evaluate-every", "never", *words, cwd=tmp_path)
         assert document["run"]["probe"] is None
-        expected = from_document(document["prediction"], StepForecast).coded.step
+        expected = from_document(document["prediction"], RunForecast).codec.coded.step
         measured = [one["typical"] for one in document["summary"]["totals"]]
         steps = [sum(one[part] for part in one if part != "hidden") for one in measured]
         ratios.append(sum(steps) / len(steps) / expected)

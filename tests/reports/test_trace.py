@@ -121,7 +121,13 @@ def test_counters_follow_the_run(tmp_path):
     append_metrics(folder.metrics, MetricsRow(1, 0.5, 2.0, 1.5, {}, 0.1, 0.1))
     append_metrics(folder.metrics, MetricsRow(2, 1.0, float("nan"), 1.0, {}, 0.1, 0.105))
     workers = [{"pid": 70 + rank, "cpu_percent": 90.0 + rank, "memory_bytes": 1000 + rank} for rank in (0, 1)]
-    sample = {"time": 0.05, "cpu_percent": 55.0, "workers": workers}
+    sample = {
+        "time": 0.05,
+        "cpu_percent": 55.0,
+        "workers": workers,
+        "sent_per_second": 0,
+        "received_per_second": 0,
+    }
     folder.system.write_text("".join(json.dumps({**sample, "time": at}) + "\n" for at in (0.05, 99.0)))
     events = json.loads(gzip.decompress(write_trace(folder).read_bytes()))["traceEvents"]
     first, second = counters(events, 0), counters(events, 1)

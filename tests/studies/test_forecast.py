@@ -16,7 +16,7 @@ from paceline.records.spans import StepBreakdown, Totals
 from paceline.records.summary import Probe, Started, Summary
 from paceline.reports.forecast import Expectation, expect, sentence
 from paceline.runtimes.settings import Settings
-from paceline.studies.predict.forecast import StepForecast, forecast
+from paceline.studies.predict.forecast import CodecForecast, RunForecast, forecast_codec
 from paceline.studies.predict.prediction import CodecStep
 
 SHAPES = ((1000, 1000), (1000,), (3000, 1000), (10,))
@@ -63,7 +63,7 @@ def probe(
 @pytest.mark.parametrize("collective", ["native", "ring"])
 def test_the_link_is_the_one_that_explains_the_sums(nodes, collective):
     run = replace(RUN, codec="half", batch_sizes=(8,) * len(nodes), collective=collective)
-    found = forecast(run, probe(nodes=nodes, collective=collective), "gloo")
+    found = forecast_codec(run, probe(nodes=nodes, collective=collective), "gloo")
     assert found.comparison.wire.where == ("network" if len(set(nodes)) > 1 else "inside")
     assert found.comparison.wire.bandwidth == pytest.approx(SLOW.bandwidth, rel=0.01)
     assert found.comparison.wire.latency == pytest.approx(SLOW.latency, rel=0.1)
@@ -72,7 +72,7 @@ def test_the_link_is_the_one_that_explains_the_sums(nodes, collective):
 @pytest.mark.parametrize("nodes", [(0, 1), (1, 2)])
 def test_with_servers_it_is_the_link_to_them(nodes):
     """The server is on host 0, with a worker or without."""
-    found = forecast(replace(RUN, strategy="ps"), probe(nodes=nodes, served=True), "encrypted TCP")
+    found = forecast_codec(replace(RUN, strategy="ps"), probe(nodes=nodes, served=True), "encrypted TCP")
     assert found.comparison.wire.bandwidth == pytest.approx(SLOW.bandwidth, rel=0.01)
     crossing = sum(node > 0 for node in nodes)
     assert found.plain.step == pytest.approx(STEP.total + crossing * 2 * 16e6 / SLOW.bandwidth, rel=0.1)
@@ -80,12 +80,12 @@ def test_with_servers_it_is_the_link_to_them(nodes):
 
 
 def test_what_a_codec_makes_for_a_server_on_the_same_host_goes_through_sockets_and_not_through_memory():
-    found = forecast(replace(RUN, strategy="ps"), probe(nodes=(0, 0), served=True), "encrypted TCP")
+    found = forecast_codec(replace(RUN, strategy="ps"), probe(nodes=(0, 0), served=True), "encrypted TCP")
     assert found.plain.step < 2 * STEP.total < found.coded.step
 
 
 def test_on_a_slow_link_a_codec_gains_and_below_which_bandwidth_is_said():
-    found = forecast(RUN, probe(), "gloo")
+    found = forecast_codec(RUN, probe(), "gloo")
     plain, coded = found.comparison.steps
     assert plain.step == pytest.approx(0.095 + 16e6 / 12.5e6 - 0.06, rel=0.1), (
         "two hosts swap, behind backward"
@@ -96,26 +96,26 @@ def test_on_a_slow_link_a_codec_gains_and_below_which_bandwidth_is_said():
 
 
 def test_on_a_fast_link_it_loses_and_the_bandwidth_is_the_same():
-    fast = forecast(RUN, probe(Link(bandwidth=1e10, latency=1e-5)), "gloo")
+    fast = forecast_codec(RUN, probe(Link(bandwidth=1e10, latency=1e-5)), "gloo")
     assert fast.coded.gain < 1
-    assert fast.coded.below == pytest.approx(forecast(RUN, probe(), "gloo").coded.below, rel=0.3)
+    assert fast.coded.below == pytest.approx(forecast_codec(RUN, probe(), "gloo").coded.below, rel=0.3)
 
 
 def test_workers_that_wait_for_all_take_as_long_as_the_slowest_and_others_as_the_mean():
     uneven = probe(Link(bandwidth=1e12, latency=0.0), steps=(STEP, STEP * 3))
-    together = forecast(RUN, uneven, "gloo")
+    together = forecast_codec(RUN, uneven, "gloo")
     assert together.plain.step == pytest.approx(3 * STEP.total, rel=0.05)
-    apart = forecast(replace(RUN, strategy="async"), uneven, "encrypted TCP")
+    apart = forecast_codec(replace(RUN, strategy="async"), uneven, "encrypted TCP")
     assert apart.plain.step == pytest.approx(2 * (STEP.total - STEP.apply), rel=0.2)
 
 
 def test_the_document_is_read_as_it_was_written():
-    found = forecast(RUN, probe(), "gloo")
-    assert from_document(to_document(found), StepForecast) == found
+    found = forecast_codec(RUN, probe(), "gloo")
+    assert from_document(to_document(found), CodecForecast) == found
 
 
-def predicted(coded: CodecStep) -> StepForecast:
-    found = forecast(RUN, probe(), "gloo")
+def predicted(coded: CodecStep) -> CodecForecast:
+    found = forecast_codec(RUN, probe(), "gloo")
     plain = CodecStep(codec="identity", sent=4e7, coding=0.0, step=1.45, gain=1.0)
     wire = replace(found.comparison.wire, bandwidth=11.75e6)
     return replace(found, comparison=replace(found.comparison, wire=wire, steps=(plain, coded)))
@@ -150,7 +150,7 @@ def summary_of(*seconds: float, sent: float = FASTER.sent) -> Summary:
 
 
 def test_after_the_last_step_it_is_said_whether_it_was_so():
-    expectation = Expectation("", predicted(FASTER))
+    expectation = Expectation("", RunForecast(codec=predicted(FASTER), made=""))
     assert expectation.after(summary_of(0.402, 0.422)) == (
         "it paid: 412 ms a step against 1.45 s expected without a codec; expected with int8 were 398 ms (+4 %)"
     )
@@ -167,23 +167,23 @@ SIZES = [prod(shape) for shape in SHAPES]
 
 
 def test_messages_of_which_only_data_tell_the_length_are_as_long_as_those_of_the_gradient_that_was_encoded():
-    tenth = forecast(VARYING, probe(lengths=tuple(size // 10 for size in SIZES)), "gloo")
+    tenth = forecast_codec(VARYING, probe(lengths=tuple(size // 10 for size in SIZES)), "gloo")
     assert tenth.coded.sent == pytest.approx(8 * sum(SIZES) / 10, rel=0.01), "values and indices"
     assert tenth.coded.assumed is None
-    whole = forecast(VARYING, probe(lengths=tuple(SIZES)), "gloo")
+    whole = forecast_codec(VARYING, probe(lengths=tuple(SIZES)), "gloo")
     assert whole.coded.sent == pytest.approx(whole.plain.sent, rel=0.01), "the sum is a dense one"
     assert whole.coded.gain < 1
     assert "assumed" not in sentence(whole)
 
 
 def test_where_no_gradient_tells_the_length_it_is_said_which_one_is_assumed():
-    found = forecast(replace(VARYING, strategy="local-sgd"), probe(), "gloo")
+    found = forecast_codec(replace(VARYING, strategy="local-sgd"), probe(), "gloo")
     said = "; assumed, as only data can tell: a message of threshold has 1 % of the elements"
     assert sentence(found).endswith(said)
 
 
 def test_a_codec_is_named_as_the_header_names_it():
-    found = forecast(replace(RUN, codec="top-k:memory=error,ratio=0.05+half"), probe(), "gloo")
+    found = forecast_codec(replace(RUN, codec="top-k:memory=error,ratio=0.05+half"), probe(), "gloo")
     assert found.coded.codec == "top-k:ratio=0.05+half"
 
 
@@ -195,7 +195,7 @@ def test_a_codec_is_named_as_the_header_names_it():
     ],
 )
 def test_a_link_that_could_not_be_measured_has_no_figure_and_none_rests_on_it(run, measured):
-    found = forecast(run, measured, "shm")
+    found = forecast_codec(run, measured, "shm")
     assert (found.link_measured, found.coded.pays, found.coded.below) == (False, None, None)
     assert sentence(found).endswith("; the link could not be measured")
 
@@ -217,7 +217,7 @@ def begun(tmp_path, found: Probe | None) -> Started:
 
 def test_the_prediction_is_kept_in_the_run_folder(tmp_path):
     expectation = expect(RUN, begun(tmp_path, probe()))
-    kept = from_document(read_json(RunFolder(tmp_path).prediction), StepForecast)
+    kept = from_document(read_json(RunFolder(tmp_path).prediction), RunForecast)
     assert kept == expectation.forecast
     assert expect(RUN, begun(tmp_path, None)) is None
 

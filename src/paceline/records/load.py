@@ -4,15 +4,16 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
+import msgspec
 import psutil
 
-from paceline.records.files import LineWriter
+from paceline.records.files import LineWriter, read_lines
 
 LEAST = 0.15
 """Cores: what every machine does beside a job, and what the clocks of the system miss."""
@@ -129,6 +130,35 @@ def disturbance(loads: Collection[HostLoad], during: str = "the run") -> str:
     )
 
 
+class WorkerUsage(msgspec.Struct, frozen=True):
+    pid: int
+    cpu_percent: float
+    """Of one core, since the sample before."""
+    memory_bytes: int
+
+
+class SystemSample(msgspec.Struct, frozen=True):
+    """A line of ``system.jsonl``: the machine at one moment of a run."""
+
+    time: float
+    """Seconds of the run."""
+    cpu_percent: float
+    """Of all cores, since the sample before."""
+    workers: tuple[WorkerUsage, ...]
+    """In order of rank, those on this host; one that has ended is left out."""
+    sent_per_second: float
+    """Bytes by the network interfaces of the host, loopback included."""
+    received_per_second: float
+
+
+_decode_sample = msgspec.json.Decoder(SystemSample).decode
+
+
+def read_samples(path: Path) -> Iterator[SystemSample]:
+    """None where nothing was sampled, as in a simulation."""
+    return read_lines(path, _decode_sample, "a sample") if path.exists() else iter(())
+
+
 class SystemSampler:
     """Writes ``system.jsonl`` while a block runs, at least one line however short it is.
 
@@ -181,32 +211,32 @@ class SystemSampler:
 
     def _run(self) -> None:
         psutil.cpu_percent()  # psutil measures from the last call of the same thread
-        with suppress(OSError), LineWriter[dict[str, Any]](self._path, at_once=1) as lines:
+        with suppress(OSError), LineWriter[SystemSample](self._path, at_once=1) as lines:
             over = False
             while not over:
                 over = self._over.wait(self._interval)
                 lines.append(self._sample())
 
-    def _sample(self) -> dict[str, Any]:
+    def _sample(self) -> SystemSample:
         then, *before = self._traffic
         self._traffic = (time.monotonic(), *_traffic())
         now, *after = self._traffic
         sent, received = ((new - old) / max(now - then, 1e-6) for new, old in zip(after, before, strict=True))
-        return {
-            "time": round(self._since + now - self._begun, 3),
-            "cpu_percent": psutil.cpu_percent(),
-            "workers": self._usages(),
-            "sent_per_second": round(sent),
-            "received_per_second": round(received),
-        }
+        return SystemSample(
+            time=round(self._since + now - self._begun, 3),
+            cpu_percent=psutil.cpu_percent(),
+            workers=tuple(self._usages()),
+            sent_per_second=round(sent),
+            received_per_second=round(received),
+        )
 
-    def _usages(self) -> list[dict[str, float]]:
+    def _usages(self) -> list[WorkerUsage]:
         found = []
         for process, before in self._workers.items():
             with suppress(psutil.Error, OSError), process.oneshot():
                 used, memory = sum(process.cpu_times()[:2]) - before, process.memory_info().rss
                 share, pid = process.cpu_percent(), process.pid
-                found.append({"pid": pid, "cpu_percent": share, "memory_bytes": memory})
+                found.append(WorkerUsage(pid=pid, cpu_percent=share, memory_bytes=memory))
                 self._shares[pid] = 100 * used / max(time.monotonic() - self._begun, 1e-6)
                 self.memory_bytes = max(self.memory_bytes or 0.0, float(memory))
         return found

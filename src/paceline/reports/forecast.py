@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,7 +15,7 @@ from paceline.reports.predict.codecs import NO_LOSS, assumption, paying
 from paceline.reports.predict.sentences import times
 from paceline.runtimes.settings import Settings
 from paceline.studies.predict.codecs import PAYS
-from paceline.studies.predict.forecast import StepForecast, forecast
+from paceline.studies.predict.forecast import CodecForecast, RunForecast, forecast_codec
 from paceline.units import show_bytes, show_rate, show_seconds
 
 OTHER_BYTES = 0.02
@@ -25,7 +26,7 @@ OTHER_BYTES = 0.02
 class Expectation:
     before: str
     """For the user, before the first step."""
-    forecast: StepForecast | None = None
+    forecast: RunForecast | None = None
 
     @property
     def document(self) -> Any:
@@ -34,9 +35,10 @@ class Expectation:
     def after(self, summary: Summary) -> str:
         """Whether it was so; empty where nothing was expected, or nothing measured."""
         worked = [one for one in summary.totals if one.steps]
-        if self.forecast is None or not worked:
+        codec = None if self.forecast is None else self.forecast.codec
+        if codec is None or not worked:
             return ""
-        plain, coded = self.forecast.plain, self.forecast.coded
+        plain, coded = codec.plain, codec.coded
         found = fmean(one.typical.total for one in worked)
         paid = "it paid" if plain.step >= PAYS * found else "it did not pay"
         if abs(found - coded.step) > abs(
@@ -49,7 +51,7 @@ class Expectation:
         )
         sent = sum(one.step_sent for one in worked) / sum(one.steps for one in worked)
         if abs(sent - coded.sent) > OTHER_BYTES * coded.sent:
-            basis = " by the first gradients" if self.forecast.probe.lengths else ""
+            basis = " by the first gradients" if codec.probe.lengths else ""
             outcome += (
                 f"; a worker sent {show_bytes(sent)} a step, expected were {show_bytes(coded.sent)}{basis}"
             )
@@ -62,19 +64,20 @@ def expect(settings: Settings, run: Started) -> Expectation | None:
         return None
     busy = _takes_all_cores(run, run.probe)
     try:
-        found = forecast(settings, run.probe, run.transport.partition(",")[0], busy=busy)
+        codec = forecast_codec(settings, run.probe, run.transport.partition(",")[0], busy=busy)
     except Exception as error:  # of a user's codec or strategy; the training does not depend on it
         return Expectation(f"what to expect of a step cannot be said: {reason(error)}")
+    found = RunForecast(codec=codec, made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
     if run.folder:
         write_json(RunFolder(Path(run.folder)).prediction, to_document(found))
-    return Expectation(sentence(found), found)
+    return Expectation(sentence(codec), found)
 
 
 def _takes_all_cores(run: Started, probe: Probe) -> bool:
     return max(Counter(probe.nodes).values()) * (run.threads or 1) >= (run.cores or 1)
 
 
-def sentence(found: StepForecast) -> str:
+def sentence(found: CodecForecast) -> str:
     plain, coded = found.plain, found.coded
     against = f"{times(coded.gain)} as fast as without a codec ({show_seconds(plain.step)})"
     if coded.gain < NO_LOSS:
@@ -83,7 +86,7 @@ def sentence(found: StepForecast) -> str:
     return f"{said}; {assumption(coded)}" if coded.assumed is not None else said
 
 
-def _where_it_pays(found: StepForecast) -> str:
+def _where_it_pays(found: CodecForecast) -> str:
     if not found.link_measured:
         return "the link could not be measured"
     coded = found.coded

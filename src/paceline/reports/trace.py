@@ -8,11 +8,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from paceline.records.events import read_events, read_metrics
-from paceline.records.files import read_lines, replacing
+from paceline.records.files import replacing
 from paceline.records.folder import RunFolder
+from paceline.records.load import read_samples
 from paceline.records.servers import Received, Updated, read_server_log
 from paceline.records.summary import Observer, Started, Summary
 
@@ -110,20 +109,16 @@ def _losses(folder: RunFolder, rank: int, end: float) -> Events:
 def _system(folder: RunFolder, ranks: list[int], process: int, end: float) -> Events:
     """CPU and memory of the workers that the run began with here, in order of rank, and of the machine."""
     known: dict[int, int] = {}
-    for line in (
-        read_lines(folder.system, msgspec.json.Decoder(dict).decode, "a sample")
-        if folder.system.exists()
-        else ()
-    ):
-        if line["time"] > end:
+    for sample in read_samples(folder.system):
+        if sample.time > end:
             continue
         if not known:
             yield from _names(process, "machine")
-        yield _counter(process, line["time"], "CPU % of all cores", line["cpu_percent"])
-        for worker in line["workers"]:
-            rank = known.setdefault(worker["pid"], ranks[len(known) % len(ranks)])
-            yield _counter(rank, line["time"], "CPU % of a core", worker["cpu_percent"])
-            yield _counter(rank, line["time"], "memory bytes", worker["memory_bytes"])
+        yield _counter(process, sample.time, "CPU % of all cores", sample.cpu_percent)
+        for worker in sample.workers:
+            rank = known.setdefault(worker.pid, ranks[len(known) % len(ranks)])
+            yield _counter(rank, sample.time, "CPU % of a core", worker.cpu_percent)
+            yield _counter(rank, sample.time, "memory bytes", worker.memory_bytes)
 
 
 def _names(process: int, name: str, *tracks: str) -> Events:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import reduce
 from math import prod
 from operator import add
@@ -23,7 +22,7 @@ from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import build_strategy
 from paceline.studies.calibrate.link_fit import FASTEST, AveragedStep, fit_link
 from paceline.studies.predict.codecs import MeasuredCodec, compare_steps, link_in_question
-from paceline.studies.predict.prediction import CodecComparison, CodecStep, LimitingLink
+from paceline.studies.predict.prediction import Basis, CodecComparison, CodecStep, LimitingLink, PredictionRow
 from paceline.studies.predict.setup import Setup
 
 SHARED = "shm"
@@ -33,8 +32,8 @@ BUSY = 1 + 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepForecast:
-    """Its JSON document is this dataclass, field by field."""
+class CodecForecast:
+    """What a codec is expected to gain, from a short measurement on the run's own workers and links."""
 
     comparison: CodecComparison
     """Of the run's codec with none."""
@@ -42,9 +41,6 @@ class StepForecast:
     """Whether the bandwidth of its link is a measured one: else a codec's ``below`` would mean nothing, and is null."""
     probe: Probe
     """What was measured for it."""
-    made: str
-    schema: Literal[1] = 1
-    kind: Literal["forecast"] = "forecast"
 
     @property
     def plain(self) -> CodecStep:
@@ -55,7 +51,22 @@ class StepForecast:
         return self.comparison.steps[1]
 
 
-def forecast(settings: Settings, probe: Probe, transport: str, *, busy: bool = False) -> StepForecast:
+@dataclass(frozen=True, kw_only=True)
+class RunForecast:
+    """What is expected of a run, before its first step: ``prediction.json`` is this dataclass, field by field."""
+
+    row: PredictionRow | None = None
+    """None where no profile of the machine was there."""
+    basis: Basis | None = None
+    """What ``row`` rests on."""
+    codec: CodecForecast | None = None
+    """Where a codec is in use."""
+    made: str
+    schema: Literal[2] = 2
+    kind: Literal["forecast"] = "forecast"
+
+
+def forecast_codec(settings: Settings, probe: Probe, transport: str, *, busy: bool = False) -> CodecForecast:
     """``transport`` is what the workers' messages go through; ``busy`` says that computing takes all cores."""
     servers = server_count(settings, build_strategy(settings.strategy))
     cluster = _cluster(settings, probe, transport, servers, busy=busy)
@@ -85,7 +96,7 @@ def forecast(settings: Settings, probe: Probe, transport: str, *, busy: bool = F
     steps = compare_steps(plain, {short_codec(settings.codec): coded}, wire)
     if not measured:
         steps = tuple(replace(step, pays=None, below=None) for step in steps)
-    return StepForecast(
+    return CodecForecast(
         comparison=CodecComparison(
             strategy=settings.strategy,
             workers=settings.workers,
@@ -94,7 +105,6 @@ def forecast(settings: Settings, probe: Probe, transport: str, *, busy: bool = F
         ),
         link_measured=measured,
         probe=probe,
-        made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
 
 
