@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import msgspec
 
-from paceline.records.files import LineWriter, read_lines, repair
+from paceline.records.files import LineWriter, read_blocks, read_lines, repair
 from paceline.records.spans import StepRecord
 
 TEST_LOSS = 2
@@ -78,6 +78,19 @@ def _decode_row(line: bytes) -> MetricsRow:
 
 def read_events(path: Path) -> Iterator[StepRecord]:
     return read_lines(path, _decode_step, "a record of a step")
+
+
+def sample_events(path: Path, blocks: int = 32, size: int = 16_384) -> list[list[StepRecord]]:
+    """Records in blocks that follow each other in time, all of a short file and a bounded part of a long one.
+
+    Of a file of more than ``blocks`` times ``size`` bytes, as many blocks of that size are read, evenly spaced, the
+    first and the last among them: neither memory nor time grows with the run.
+    """
+    if path.stat().st_size <= blocks * size:
+        records = list(read_events(path))
+        many = max(1, -(-len(records) // blocks))
+        return [records[start : start + many] for start in range(0, len(records), many)]
+    return read_blocks(path, _decode_step, "a record of a step", blocks, size)
 
 
 def read_metrics(path: Path) -> Iterator[MetricsRow]:

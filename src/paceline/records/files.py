@@ -149,12 +149,36 @@ def encode_line(thing: Any) -> bytes:
     return msgspec.json.encode(thing) + b"\n"
 
 
+_UNDECODABLE = (msgspec.MsgspecError, LookupError, UnicodeDecodeError, RecursionError)
+
+
 def read_lines(path: Path, decode: Callable[[bytes], T], what: str) -> Iterator[T]:
     """Every whole line; a line torn by a crash is skipped, a damaged one raises DamagedFile."""
     for number, _, thing in _whole_lines(path, decode):
         if thing is None:
             raise DamagedFile(path, f"is damaged: line {number} is not {what}")
         yield thing
+
+
+def read_blocks(path: Path, decode: Callable[[bytes], T], what: str, blocks: int, size: int) -> list[list[T]]:
+    """The whole lines within ``blocks`` ranges of ``size`` bytes, evenly spaced from the first to the last one."""
+    found = []
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        for place in range(blocks):
+            begin = (end - size) * place // max(1, blocks - 1)
+            file.seek(max(0, begin - 1))
+            # The byte before tells whether the range begins with a whole line.
+            lines = file.read(size + 1).splitlines(keepends=True)[1 if begin else 0 :]
+            found.append([_decoded(path, line, decode, what) for line in lines if line.endswith(b"\n")])
+    return found
+
+
+def _decoded(path: Path, line: bytes, decode: Callable[[bytes], T], what: str) -> T:
+    try:
+        return decode(line)
+    except _UNDECODABLE as error:
+        raise DamagedFile(path, f"is damaged: a line is not {what}") from error
 
 
 def repair(
@@ -194,6 +218,6 @@ def _whole_lines(path: Path, decode: Callable[[bytes], T]) -> Iterator[tuple[int
                 return
             try:
                 thing = decode(line)
-            except (msgspec.MsgspecError, LookupError, UnicodeDecodeError, RecursionError):
+            except _UNDECODABLE:
                 thing = None
             yield number, line, thing

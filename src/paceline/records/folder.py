@@ -39,6 +39,8 @@ class RunFolder:
         self.system = self.path / "system.jsonl"
         self.prediction = self.path / "prediction.json"
         """What was expected of a step before the first one, where a codec is in use."""
+        self.findings = self.path / "findings.json"
+        """What kept the run from being faster, in words, and what is predicted to help."""
         self.summary = self.path / "summary.json"
         self.model = self.path / "model.safetensors"
         self.checkpoints = self.path / "checkpoints"

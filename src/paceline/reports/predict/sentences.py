@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from shlex import quote
 
 from paceline.reports.text import counted, percent
 from paceline.studies.predict.prediction import (
@@ -218,7 +219,7 @@ def _crossover(reach: WorkerRange) -> str:
 
 def typed(*settings: SettingValue) -> str:
     """Settings as they are typed on the command line."""
-    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings)
+    return " ".join(f"--{name.replace('_', '-')} {quote(value)}" for name, value in settings)
 
 
 def _one(row: PredictionRow) -> str:

@@ -91,7 +91,7 @@ def forecast_codec(settings: Settings, probe: Probe, transport: str, *, busy: bo
     host = cluster.hosts[0]
     link = host.link if where == "network" else host.inside
     wire = LimitingLink(where=where, name="", bandwidth=link.bandwidth, latency=link.latency)
-    coded = replace(plain, coding=_coding(settings, probe, shape))
+    coded = replace(plain, coding=coding_of(settings, probe, shape))
     measured = link.bandwidth < FASTEST and (link is not MEMORY)
     steps = compare_steps(plain, {short_codec(settings.codec): coded}, wire)
     if not measured:
@@ -117,7 +117,7 @@ def _cost(settings: Settings, probe: Probe) -> StepCost:
     return StepCost(samples=max(settings.batch_sizes), step=step, ready=probe.ready, spread=0.0)
 
 
-def _coding(settings: Settings, probe: Probe, shape: JobShape) -> CodecCosts:
+def coding_of(settings: Settings, probe: Probe, shape: JobShape) -> CodecCosts:
     """As long as was measured: what its operators move tells how that divides among parts."""
     codec = build_codec(settings.codec)
     if probe.lengths:

@@ -1,0 +1,198 @@
+"""What costs a recorded run the most time: a rank, the link, the data, or what is done between steps."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from paceline.records.load import disturbance
+from paceline.runtimes.settings import Cadence
+from paceline.studies.findings.finding import Finding, Kind, Remedy
+from paceline.studies.findings.observed import ObservedSteps
+from paceline.studies.findings.rebuilt import RebuiltRun, rebuild
+from paceline.studies.findings.remedies import (
+    PAYS,
+    best,
+    for_communication,
+    for_data,
+    for_slow_rank,
+    paying_batch,
+    rarer,
+)
+from paceline.studies.recorded import RecordedRun
+from paceline.units import show_bytes, show_rate, show_seconds
+
+MOST = 3
+UNEVEN = 1.3
+"""How many times as long the slowest rank computes before it is called slow."""
+WAITING, EXCHANGING, LOADING = 0.15, 0.25, 0.2
+"""The part of a step that waiting, communication or data may take without being worth a word."""
+BETWEEN = 0.3
+"""The same for evaluations, and for checkpoints, as a part of the whole run."""
+LEAST_SECONDS = 2.0
+"""A run that took less in all is too short for a word on what it does between its steps."""
+ALIKE = 1.2
+"""How much the ranks' computing may differ a sample where their batches explain that they differ."""
+
+
+def find(run: RecordedRun) -> tuple[Finding, ...]:
+    """At most three, the most costly first; none for a healthy run. A record that cannot be read is an error."""
+    seen = ObservedSteps.of(run)
+    if seen is None:
+        return ()
+    diagnosis = Diagnosis(seen)
+    rules: tuple[Callable[[], Iterator[Finding]], ...] = (
+        diagnosis.slow_rank,
+        diagnosis.communication,
+        diagnosis.slower_than_one,
+        diagnosis.data,
+        diagnosis.between_steps,
+        diagnosis.oversubscribed,
+    )
+    found = sorted((one for rule in rules for one in rule()), key=lambda one: -one.share)
+    return tuple([*found, *diagnosis.disturbed()][:MOST])
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    seen: ObservedSteps
+
+    @cached_property
+    def rebuilt(self) -> RebuiltRun | None:
+        return rebuild(self.seen)
+
+    @cached_property
+    def _has_slow_rank(self) -> bool:
+        return self.seen.slowdown >= UNEVEN and self.seen.waited >= WAITING
+
+    def slow_rank(self) -> Iterator[Finding]:
+        seen, rank = self.seen, self.seen.slowest
+        if not self._has_slow_rank:
+            return
+        who = "the other rank" if len(seen.workers) == 2 else "the other ranks"
+        sentence = (
+            f"{100 * seen.waited:.0f} % of each step of {who} is spent waiting for rank {rank}, which computes "
+            f"{seen.slowdown:.2g}x as long{self._why_slow(rank)}."
+        )
+        yield Finding(
+            kind="slow-rank", sentence=sentence, share=seen.waited, remedies=for_slow_rank(self.rebuilt)
+        )
+
+    def _why_slow(self, rank: int) -> str:
+        """Its batch, or the part of its step that takes longer, where it is one."""
+        seen = self.seen
+        others = [one for one in seen.workers if one != rank]
+        a_sample = {one: seen.step(one).compute / seen.samples(one) for one in seen.workers}
+        samples = sum(map(seen.samples, others)) / len(others)
+        if a_sample[rank] < ALIKE * sum(a_sample[one] for one in others) / len(others):
+            return f": its batch has {seen.samples(rank) / samples:.2g}x as many samples"
+        longer = seen.step(rank).compute - sum(seen.step(one).compute for one in others) / len(others)
+        loading = seen.step(rank).data - sum(seen.step(one).data for one in others) / len(others)
+        if loading > longer / 2:
+            return ", most of it for its data"
+        return ", as it was told to" if rank in seen.run.config.settings.slow else ""
+
+    def communication(self) -> Iterator[Finding]:
+        seen = self.seen
+        share = seen.mean.communicate / seen.mean.total
+        if share < EXCHANGING or not seen.sent:
+            return
+        kind, why = self._limit()
+        sentence = (
+            f"{100 * share:.0f} % of each step is communication {self._where()}: a worker sends "
+            f"{show_bytes(seen.sent)}{self._messages()} a step, which takes {show_seconds(seen.transfer)} "
+            f"({show_rate(seen.sent / seen.transfer)}){why}."
+        )
+        yield Finding(kind=kind, sentence=sentence, share=share, remedies=for_communication(self.rebuilt))
+
+    def _limit(self) -> tuple[Kind, str]:
+        rebuilt = self.rebuilt
+        if rebuilt is None or rebuilt.by_latency is None:
+            return "communication", ""
+        if rebuilt.by_latency > 0.5:
+            each = show_seconds(rebuilt.by_latency * self.seen.transfer / rebuilt.messages)
+            return "latency", f"; each message takes {each} whatever its size: latency is the limit"
+        return "bandwidth", "; the bandwidth is the limit, not the latency"
+
+    def _where(self) -> str:
+        seen = self.seen
+        if seen.run.config.placement.servers:
+            return "with the servers"
+        return f"between {seen.hosts} hosts" if seen.hosts > 1 else "within the host"
+
+    def _messages(self) -> str:
+        many = round(self.rebuilt.messages) if self.rebuilt else 0
+        return f" in {many} messages, one after the other," if many > 1 else ""
+
+    def slower_than_one(self) -> Iterator[Finding]:
+        """Against the fastest rank without its exchange; alone on its host it would hardly be slower."""
+        seen, settings = self.seen, self.seen.run.config.settings
+        step = seen.step(seen.fastest)
+        alone = seen.samples(seen.fastest) / (step.compute + step.other)
+        if len(seen.workers) < 2 or self._has_slow_rank or alone < PAYS * seen.rate:
+            return
+        batch = settings.batch_sizes[0]
+        sentence = (
+            f"{len(seen.workers)} workers train {seen.rate:,.0f} samples/s; one alone would train about {alone:,.0f} "
+            f"at batch {batch}: what they exchange takes longer than what they save."
+        )
+        remedies = [Remedy(change=(("workers", "1"),), gain=alone / seen.rate)]
+        if self.rebuilt and len({*settings.batch_sizes}) == 1 and (times := paying_batch(self.rebuilt)):
+            sentence += f" From batch {times * batch} a worker they pay off (predicted)."
+        yield Finding(
+            kind="slower-than-one",
+            sentence=sentence,
+            share=1 - seen.rate / alone,
+            remedies=best(remedies) if self.rebuilt else (),
+        )
+
+    def data(self) -> Iterator[Finding]:
+        seen = self.seen
+        share = seen.mean.data / seen.mean.total
+        if share < LOADING:
+            return
+        sentence = (
+            f"{100 * share:.0f} % of each step is spent on getting its batch ({show_seconds(seen.mean.data)} of "
+            f"{show_seconds(seen.mean.total)}): the data are not ready when a worker needs them."
+        )
+        own = seen.run.config.settings.job.path is not None
+        remedies = for_data(self.rebuilt) if own and self._can_load_beside() else ()
+        yield Finding(kind="data", sentence=sentence, share=share, remedies=remedies)
+
+    def _can_load_beside(self) -> bool:
+        """Whether loaders find a core: free ones, or those that workers leave idle while they wait for data."""
+        summary = self.seen.run.summary
+        free = any(load.cores > load.wanted for load in summary.loads)
+        idle = 1 - (summary.cpu_percent or 100.0) / 100
+        return free or idle > self.seen.mean.data / self.seen.mean.total / 2
+
+    def between_steps(self) -> Iterator[Finding]:
+        settings, summary = self.seen.run.config.settings, self.seen.run.summary
+        busiest = max(self.seen.workers.values(), key=lambda one: sum(one.outside.values()))
+        whole = busiest.in_steps.total + busiest.in_warm_up.total + sum(busiest.outside.values())
+        steps = summary.steps / summary.epochs if summary.epochs else 0.0
+        actions: tuple[tuple[Kind, str, str, Cadence], ...] = (
+            ("evaluation", "evaluate", "Evaluations take", settings.evaluate),
+            ("checkpoints", "checkpoint", "Checkpoints take", settings.checkpoint),
+        )
+        for kind, span, words, cadence in actions:
+            seconds = max(one.outside.get(span, 0.0) for one in self.seen.workers.values())
+            done = round(summary.steps / max(1, cadence.in_steps(round(steps)))) if cadence.count else 0
+            if whole < LEAST_SECONDS or seconds < BETWEEN * whole or done < 2:
+                continue
+            each = show_seconds(seconds / done)
+            sentence = f"{words} {100 * seconds / whole:.0f} % of the run: {done} of about {each} each."
+            remedy = rarer(f"{span}_every", cadence.count, cadence.unit, seconds, whole, done)
+            yield Finding(kind=kind, sentence=sentence, share=seconds / whole, remedies=best(remedy))
+
+    def oversubscribed(self) -> Iterator[Finding]:
+        for load in self.seen.run.summary.loads:
+            if load.wanted > load.cores:
+                sentence = (
+                    f"{load.wanted} threads compute on {load.cores} cores of {load.host}, so they take turns: use "
+                    "fewer workers, or fewer threads each."
+                )
+                yield Finding(kind="oversubscribed", sentence=sentence, share=1 - load.cores / load.wanted)
+
+    def disturbed(self) -> Iterator[Finding]:
+        if sentence := disturbance(self.seen.run.summary.loads):
+            yield Finding(kind="disturbed", sentence=sentence, share=0.0)

@@ -1,0 +1,174 @@
+"""Settings that may help, each predicted with the rebuilt run; those that are not worth it are left out."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from math import ceil
+
+from paceline.codecs import build_codec
+from paceline.costs.coding import CodecCosts, MemoryRate
+from paceline.errors import UsageError
+from paceline.records.spans import StepBreakdown
+from paceline.studies.findings.finding import WORTH, Remedy
+from paceline.studies.findings.observed import ObservedSteps
+from paceline.studies.findings.rebuilt import RebuiltRun
+from paceline.studies.predict.prediction import SettingValue
+from paceline.studies.predict.setup import Setup
+
+MOST = 2
+"""Remedies of one finding."""
+STALENESS, PERIOD = 4, 8
+BATCHES = (2, 4)
+"""Multiples of the batch that are tried."""
+PAYS = 1.05
+"""Several workers pay off where they train at least this many times as fast as one."""
+LARGEST = 1024
+"""The largest multiple of the batch at which several workers are tried against one."""
+OPTIMIZER_PASSES = 5
+"""Times that SGD with momentum reads or writes each parameter's bytes: the memory's rate follows from its time."""
+LOADERS = (1, 2, 4, 8)
+
+
+def worth(rebuilt: RebuiltRun | None, changes: Mapping[SettingValue, Setup]) -> tuple[Remedy, ...]:
+    """The changes that gain enough, the best first; none where the run could not be rebuilt."""
+    if rebuilt is None:
+        return ()
+    found = []
+    for setting, setup in changes.items():
+        try:
+            found.append(Remedy(change=(setting,), gain=rebuilt.gain(setup)))
+        except UsageError:  # a strategy that does not go with the run's other settings
+            continue
+    return best(found)
+
+
+def best(remedies: Iterable[Remedy]) -> tuple[Remedy, ...]:
+    gaining = (one for one in remedies if one.gain >= WORTH)
+    return tuple(sorted(gaining, key=lambda one: -one.gain)[:MOST])
+
+
+def for_slow_rank(rebuilt: RebuiltRun | None) -> tuple[Remedy, ...]:
+    if rebuilt is None:
+        return ()
+    setup = rebuilt.setup
+    changes = {
+        ("strategy", spec): replace(setup, strategy=spec)
+        for spec in (f"ssp:staleness={STALENESS}", "async")
+        if not spec.startswith(setup.strategy.partition(":")[0])
+        and rebuilt.seen.run.config.settings.workers > 1
+    }
+    if not setup.program.served:
+        sizes, evened = _evened_batches(rebuilt)
+        if min(sizes) > 0:
+            changes["batch_size", ",".join(map(str, sizes))] = evened
+    return worth(rebuilt, changes)
+
+
+def _evened_batches(rebuilt: RebuiltRun) -> tuple[tuple[int, ...], Setup]:
+    """The same global batch, each rank's part in proportion to its speed, if time is in proportion to the batch."""
+    seen, old = rebuilt.seen, rebuilt.seen.run.config.settings.batch_sizes
+    ranks = [rank for rank in range(len(old)) if rank in seen.workers]
+    if len(ranks) < len(old):
+        return (0,), rebuilt.setup
+    speeds = {rank: old[rank] / (seen.step(rank).compute - seen.step(rank).apply) for rank in ranks}
+    sizes = [round(sum(old) * speeds[rank] / sum(speeds.values())) for rank in ranks]
+    sizes[sizes.index(max(sizes))] += sum(old) - sum(sizes)
+    seconds = {
+        rank: with_batch(seen.step(rank), size / old[rank]).compute
+        for rank, size in zip(ranks, sizes, strict=True)
+    }
+    return tuple(sizes), rebuilt.with_computing(seconds)
+
+
+def for_communication(rebuilt: RebuiltRun | None) -> tuple[Remedy, ...]:
+    """Fewer exchanges, smaller ones, or more work between two of them."""
+    if rebuilt is None:
+        return ()
+    settings = rebuilt.seen.run.config.settings
+    return worth(
+        rebuilt,
+        {**_fewer_exchanges(rebuilt), **_smaller(rebuilt), **_larger_batches(rebuilt, settings.batch_sizes)},
+    )
+
+
+def _fewer_exchanges(rebuilt: RebuiltRun) -> dict[SettingValue, Setup]:
+    setup = rebuilt.setup
+    spec = "all-reduce" if setup.program.served else f"local-sgd:period={PERIOD}"
+    plain = not setup.coding.compresses and not setup.has_clients and setup.learners == 1
+    changes = {("strategy", spec): replace(setup, strategy=spec)} if plain else {}
+    if setup.program.served:
+        changes["servers", str(2 * setup.servers)] = replace(setup, servers=2 * setup.servers)
+    elif setup.pattern.cycle > 1:
+        changes = {}  # it averages now and then already
+    return changes
+
+
+def _smaller(rebuilt: RebuiltRun) -> dict[SettingValue, Setup]:
+    """A codec takes as long as the bytes that it moves do at the rate at which the optimizer moved its own."""
+    setup, step = rebuilt.setup, rebuilt.setup.cost.step
+    if setup.coding.compresses or not step.apply or setup.program.served:
+        return {}
+    rate = OPTIMIZER_PASSES * 4 * setup.shape.size / step.apply
+    return {
+        ("codec", name): replace(setup, coding=CodecCosts(codec=build_codec(name), timed=MemoryRate(rate)))
+        for name in ("half", "int8")
+    }
+
+
+def _larger_batches(rebuilt: RebuiltRun, sizes: tuple[int, ...]) -> dict[SettingValue, Setup]:
+    if len(set(sizes)) > 1:
+        return {}
+    return {
+        ("batch_size", str(times * sizes[0])): enlarged(rebuilt.setup, times)
+        for times in BATCHES
+        if _has_data(rebuilt.seen, times)
+    }
+
+
+def enlarged(setup: Setup, times: int) -> Setup:
+    cost = setup.cost
+    return replace(setup, cost=replace(cost, step=with_batch(cost.step, times), samples=times * cost.samples))
+
+
+def with_batch(step: StepBreakdown, times: float) -> StepBreakdown:
+    """The computing of so many times the batch: all but the optimizer is in proportion."""
+    return StepBreakdown(
+        data=step.data * times, forward=step.forward * times, backward=step.backward * times, apply=step.apply
+    )
+
+
+def _has_data(seen: ObservedSteps, times: float) -> bool:
+    summary = seen.run.summary
+    samples = summary.samples / summary.epochs if summary.epochs else 0.0
+    return times * sum(seen.run.config.settings.batch_sizes) <= samples
+
+
+def paying_batch(rebuilt: RebuiltRun) -> int | None:
+    """The least multiple of the batch, a power of two, at which these workers are faster than one; None: none is."""
+    seen, step = rebuilt.seen, rebuilt.seen.step(rebuilt.seen.fastest)
+    samples, times = seen.samples(seen.fastest), 2
+    while times <= LARGEST and _has_data(seen, times):
+        alone = times * samples / (with_batch(step, times).compute + step.other)
+        if rebuilt.gain(enlarged(rebuilt.setup, times)) * seen.rate >= PAYS * alone:
+            return times
+        times *= 2
+    return None
+
+
+def for_data(rebuilt: RebuiltRun | None) -> tuple[Remedy, ...]:
+    """Loader processes prepare batches behind the rest of the step, as many as keep up with it."""
+    if rebuilt is None:
+        return ()
+    step = rebuilt.setup.cost.step
+    rest = rebuilt.now.seconds - step.data
+    many = next((one for one in LOADERS if step.data / one <= rest), LOADERS[-1])
+    left = max(0.0, step.data / many - rest)
+    loaded = replace(rebuilt.setup.cost, step=replace(step, data=left))
+    return worth(rebuilt, {("loader_workers", str(many)): replace(rebuilt.setup, cost=loaded)})
+
+
+def rarer(option: str, count: int, unit: str, seconds: float, whole: float, done: int) -> Iterator[Remedy]:
+    """Do it a fifth as often, or as rarely as the run allows: the whole time without the rest of it."""
+    times = min(5, done)
+    if times > 1:
+        gain = whole / (whole - seconds * (1 - ceil(done / times) / done))
+        yield Remedy(change=((option, f"{times * count} {unit}"),), gain=gain)

@@ -1,0 +1,146 @@
+"""Each kind of loss is called by its name, with numbers of the record, and a healthy run is left alone."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paceline.records.load import HostLoad
+from paceline.records.spans import StepBreakdown
+from paceline.reports.predict.sentences import typed
+from paceline.runtimes.settings import Cadence
+from paceline.studies.findings import Finding, find
+from paceline.studies.findings.observed import ObservedSteps
+from paceline.studies.findings.rebuilt import rebuild
+from paceline.studies.recorded import read_recorded
+from recorded_runs import GOLDEN, made_up, totals
+
+HEALTHY = StepBreakdown(data=1e-4, forward=4e-3, backward=8e-3, communicate=4e-4, wait=1e-4, apply=4e-4)
+
+
+def kinds(found: tuple[Finding, ...]) -> list[str]:
+    return [one.kind for one in found]
+
+
+def test_the_slowed_rank_of_a_real_run_is_named_with_its_factor() -> None:
+    first, *others = find(read_recorded(GOLDEN / "all-reduce"))
+    assert first.kind == "slow-rank"
+    assert "waiting for rank 1, which computes 2x as long" in first.sentence
+    assert first.sentence.startswith("49 %")
+    assert kinds(tuple(others)) == ["disturbed"]
+
+
+def test_even_batches_gain_what_the_slower_rank_costs() -> None:
+    """Rank 1 takes twice as long: with a third of the batch it takes as long as the other."""
+    remedies = {
+        typed(*one.change): one.gain for one in find(read_recorded(GOLDEN / "all-reduce"))[0].remedies
+    }
+    assert remedies["--batch-size 21,11"] == pytest.approx(1.45, abs=0.1)
+    assert "--strategy ssp:staleness=4" not in remedies, "a rank that is always slow holds all others back"
+
+
+@pytest.mark.parametrize("name", ["all-reduce", "served"])
+def test_a_rebuilt_run_predicts_its_own_step(name: str) -> None:
+    seen = ObservedSteps.of(read_recorded(GOLDEN / name))
+    assert seen is not None
+    rebuilt = rebuild(seen)
+    assert rebuilt is not None
+    assert rebuilt.now.seconds == pytest.approx(seen.mean.total, rel=0.25)
+    assert rebuilt.now.sent == pytest.approx(seen.sent, rel=0.02)
+    assert rebuilt.gain(rebuilt.setup) == 1.0
+
+
+def test_a_healthy_run_has_no_findings(tmp_path: Path) -> None:
+    assert find(made_up(tmp_path, [totals(HEALTHY), totals(HEALTHY)])) == ()
+
+
+def test_a_run_of_a_few_steps_has_no_findings(tmp_path: Path) -> None:
+    few = replace(totals(replace(HEALTHY, data=1.0)), steps=4)
+    assert find(made_up(tmp_path, [few, few])) == ()
+
+
+def test_short_messages_are_bound_by_latency_and_rarer_ones_help(tmp_path: Path) -> None:
+    step = replace(HEALTHY, communicate=12e-3)
+    (first, *_) = find(made_up(tmp_path, [totals(step), totals(step)]))
+    assert first.kind == "communication", "no evaluation is recorded that tells the latency"
+    assert "49 % of each step is communication within the host: a worker sends 1 kB" in first.sentence
+    assert {typed(*one.change) for one in first.remedies} & {
+        "--strategy local-sgd:period=8",
+        "--batch-size 64",
+    }
+    assert all(one.gain >= 1.1 for one in first.remedies)
+
+
+def test_workers_that_lose_to_one_are_told_so_and_from_which_batch_they_pay_off(tmp_path: Path) -> None:
+    step = replace(HEALTHY, communicate=30e-3)
+    found = {one.kind: one for one in find(made_up(tmp_path, [totals(step), totals(step)]))}
+    finding = found["slower-than-one"]
+    # Alone: 16 samples in 12.5 ms; together: 32 in 42.6 ms.
+    assert "2 workers train 751 samples/s; one alone would train about 1,280 at batch 16" in finding.sentence
+    # Backward hides part of it: k * 12.1 ms + 0.4 ms of each of two workers against what 30 ms leave.
+    assert "From batch 64 a worker they pay off" in finding.sentence
+    assert [(typed(*one.change), round(one.gain, 2)) for one in finding.remedies] == [("--workers 1", 1.7)]
+
+
+def test_a_starved_worker_is_offered_loaders_only_where_its_job_has_them(tmp_path: Path) -> None:
+    step = replace(HEALTHY, data=8e-3)
+    run = made_up(tmp_path, [totals(step), totals(step)])
+    (finding,) = find(run)
+    assert finding.kind == "data"
+    assert finding.sentence.startswith("38 % of each step is spent on getting its batch (8 ms of 20.9 ms)")
+    assert finding.remedies == ()
+    own = replace(run.config.settings, job=replace(run.config.settings.job, path="mine:build"))
+    (finding,) = find(replace(run, config=replace(run.config, settings=own)))
+    assert [(typed(*one.change), round(one.gain, 1)) for one in finding.remedies] == [
+        ("--loader-workers 1", 1.6)
+    ]
+
+
+def test_loaders_are_not_offered_where_no_core_is_left_for_them(tmp_path: Path) -> None:
+    step = replace(HEALTHY, data=8e-3)
+    full = [HostLoad(host="vm", cores=2, wanted=2, others=0.0)]
+    run = made_up(tmp_path, [totals(step), totals(step)], loads=full)
+    own = replace(run.config.settings, job=replace(run.config.settings.job, path="mine:build"))
+    busy = replace(run.summary, cpu_percent=99.0)
+    (finding,) = find(replace(run, config=replace(run.config, settings=own), summary=busy))
+    assert (finding.kind, finding.remedies) == ("data", ())
+
+
+def test_a_larger_batch_is_named_as_what_makes_a_rank_slow(tmp_path: Path) -> None:
+    small = replace(HEALTHY, wait=25e-3)
+    run = made_up(tmp_path, [totals(small), totals(HEALTHY * 3, samples=48)])
+    (finding,) = find(run)
+    assert "rank 1, which computes 3x as long: its batch has 3x as many samples" in finding.sentence
+
+
+def test_frequent_evaluations_and_their_remedy(tmp_path: Path) -> None:
+    one = totals(HEALTHY, outside={"evaluate": 2.6})  # beside 2.6 s of steps
+    run = made_up(tmp_path, [one, one], evaluate=Cadence(10, "steps"), checkpoint=Cadence(0))
+    (finding,) = find(run)
+    assert finding.kind == "evaluation"
+    assert finding.sentence == "Evaluations take 50 % of the run: 20 of about 130 ms each."
+    assert [(typed(*one.change), round(one.gain, 2)) for one in finding.remedies] == [
+        ("--evaluate-every '50 steps'", 1.66)
+    ]
+
+
+def test_more_threads_than_cores(tmp_path: Path) -> None:
+    loads = [HostLoad(host="vm", cores=2, wanted=4, others=0.0)]
+    (finding,) = find(made_up(tmp_path, [totals(HEALTHY)] * 2, loads=loads))
+    assert finding.kind == "oversubscribed"
+    assert "4 threads compute on 2 cores of vm" in finding.sentence
+
+
+def test_nothing_is_promised_where_the_run_itself_is_not_predicted(tmp_path: Path) -> None:
+    """Both ranks compute alike and wait for half of each step: no model of theirs explains it."""
+    step = replace(HEALTHY, wait=40e-3, communicate=20e-3)
+    for finding in find(made_up(tmp_path, [totals(step), totals(step)])):
+        assert finding.remedies == ()
+
+
+def test_at_most_three_the_most_costly_first(tmp_path: Path) -> None:
+    bad = replace(HEALTHY, data=20e-3, communicate=30e-3)
+    loads = [HostLoad(host="vm", cores=2, wanted=4, others=1.0)]
+    found = find(made_up(tmp_path, [totals(bad), totals(bad)], loads=loads))
+    assert len(found) == 3
+    assert [one.share for one in found] == sorted((one.share for one in found), reverse=True)
