@@ -31,6 +31,12 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def empty_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test knows whether there is a profile of the machine that it runs on."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(autouse=True)
 def no_orphans() -> Iterator[None]:
     """Fail a test that leaves a process of its own behind."""

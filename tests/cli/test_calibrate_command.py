@@ -111,24 +111,24 @@ def test_bad_words_are_refused_at_once(tmp_path, monkeypatch, capsys, arguments,
 @pytest.mark.parametrize(
     ("arguments", "tasks"),
     [
-        ("", "device|links|record|table"),
-        ("--colour red", "device|links|record|table"),
-        ("--seconds 60", "device"),
+        ("", "machine|device|links|record|table"),
+        ("--colour red", "machine|device|links|record|table"),
+        ("--seconds 60", "machine|device"),
         ("-n 2 -nr 0 -a host", "links"),
         ("--record runs/some", "record"),
         ("--table=t.toml", "table"),
-        ("--threads 1", "device|record"),
+        ("--threads 1", "machine|device|record"),
     ],
 )
 def test_without_a_task_the_sentence_says_which_there_are_and_which_is_meant(capsys, arguments, tasks):
     told = refused(capsys, *arguments.split())
     assert told.startswith(f"paceline: say what to calibrate, by 'paceline calibrate {tasks}'")
-    assert all(f"'{task}'" in told for task in ("device", "links", "record", "table"))
+    assert all(f"'{task}'" in told for task in ("machine", "device", "links", "record", "table"))
 
 
 def test_a_task_that_is_misspelt_is_told_in_the_right_spelling(capsys):
     assert "unknown task 'devise'; did you mean 'device'?" in refused(capsys, "devise", "--seconds", "60")
-    assert "unknown task 'x'; choose one of: device, links, record, table" in refused(capsys, "x")
+    assert "unknown task 'x'; choose one of: device, links, machine, record, table" in refused(capsys, "x")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from cyclopts import App, Group, Parameter
 
 from paceline.cli.options import PlaceOptions, Whole, run_workers
-from paceline.clusters.profile import DEFAULT_PATH, Profile, made_before, write_profile
+from paceline.clusters.profile import (
+    DEFAULT_PATH,
+    Profile,
+    machine_profile,
+    made_before,
+    make_room,
+    named_profile,
+    read_profile,
+    write_profile,
+)
 from paceline.errors import RunFailed, UsageError, unknown
 from paceline.records.folder import RunFolder
 
@@ -23,6 +32,7 @@ if TYPE_CHECKING:
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.runtimes.live.signals import StopRequest
+    from paceline.studies.calibrate.device_fit import DeviceFit
     from paceline.studies.calibrate.link_fit import ContentionFit
 
 SCHEMA = 2
@@ -32,9 +42,11 @@ SHOWN = Group("What is written and shown", sort_key=5)
 
 FLAG = Parameter(negative=(), show_default=False)
 
+MeasureSeconds = Annotated[float | None, Parameter(group=WHAT)]
 Threads = Annotated[int | None, Whole, Parameter(group=WHAT)]
 Busy = Annotated[bool, FLAG, Parameter(group=WHAT)]
 Out = Annotated[Path, Parameter(group=SHOWN, help="Where to write the profile.")]
+MachineName = Annotated[str | None, Parameter(group=SHOWN)]
 Json = Annotated[bool, FLAG, Parameter(name="--json", group=SHOWN, help="One JSON document instead of text.")]
 
 app = App(
@@ -43,7 +55,7 @@ app = App(
     version_flags=[],
 )
 
-TASKS = ("device", "links", "record", "table")
+TASKS = ("machine", "device", "links", "record", "table")
 
 
 @app.default
@@ -55,20 +67,89 @@ def choose(*words: Annotated[str, Parameter(allow_leading_hyphen=True, show=Fals
     options = {task: [one.names for one in app[task].assemble_argument_collection()] for task in TASKS}
     meant = [task for task in TASKS if first == f"--{task}" or any(first in names for names in options[task])]
     raise UsageError(
-        f"say what to calibrate, by 'paceline calibrate {'|'.join(meant or TASKS)}': 'device' measures how fast this "
-        "machine computes, 'links' adds its links to that profile, 'record' corrects a profile by a recorded run, "
+        f"say what to calibrate, by 'paceline calibrate {'|'.join(meant or TASKS)}': 'machine' measures all of this "
+        "machine, 'device' how fast it computes, 'links' adds its links to that profile, 'record' "
+        "corrects a profile by a recorded run, "
         "'table' completes a table of measured epochs"
     )
 
 
 @app.command
+def machine(
+    *,
+    seconds: MeasureSeconds = None,
+    threads: Threads = None,
+    workers: Annotated[str | None, Parameter(name=["--workers", "-np"], group=WHAT)] = None,
+    busy: Busy = False,
+    out: Annotated[Path | None, Parameter(group=SHOWN)] = None,
+    name: MachineName = None,
+    as_json: Json = False,
+) -> int:
+    """Measure this machine once, in about 4 minutes, so that every 'paceline train' on it is predicted.
+
+    Does what 'device' and 'links' do, and keeps the profile in the user's cache directory, for this host and this
+    number of threads. Workers with several threads are measured alone: links need one thread each.
+
+    Args:
+        seconds: How long to measure computing (default 180); more is more accurate.
+        threads: Threads that a worker computes with (default 1, or as OMP_NUM_THREADS says).
+        workers: Numbers of workers to measure links with, such as 2,4 (default 2, and as many as there are cores).
+        busy: Measure even while other processes compute, and mark the profile: predictions will say so.
+        out: Where to write the profile (default: where 'paceline train' finds it).
+        name: What to call the machine (default: its host name).
+    """
+    from paceline.reports.calibrate import render_device, render_links
+    from paceline.studies.calibrate.device import check_out, check_threads
+    from paceline.studies.calibrate.link_fit import ContentionFit
+    from paceline.studies.calibrate.links import link_counts
+
+    _refuse_launcher("machine")
+    threads = check_threads(threads)
+    counts = link_counts(workers, threads)
+    out = make_room(machine_profile(threads)) if out is None else out
+    check_out(out)
+    profile, found = _calibrate_device(seconds, threads, name, busy=busy)
+    lines, links = list(render_device(found)), list[ContentionFit]()
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+        draft = Path(folder) / DEFAULT_PATH
+        write_profile(profile, draft)
+        for count in counts:
+            links.append(_links_apart(draft, count, busy=busy))
+            lines += render_links(links[-1])
+        profile = read_profile(draft)
+    document = {"device": asdict(found), "links": [asdict(one) for one in links]}
+    return _write(profile, out, document, lines, as_json, "paceline train")
+
+
+def _links_apart(profile: Path, workers: int, *, busy: bool) -> "ContentionFit":
+    """What 'links' adds to a profile, in processes of its own: torch has threads here already, so no worker is forked.
+
+    Progress is shown as the command shows it.
+    """
+    from paceline.records.files import from_document
+    from paceline.runtimes.live.launcher.launch import paceline_command
+    from paceline.studies.calibrate.link_fit import ContentionFit
+
+    options = ["--profile", str(profile), "--workers", str(workers), "--json", *(["--busy"] if busy else [])]
+    done = subprocess.run(
+        paceline_command(["calibrate", "links", *options]), stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        raise RunFailed(f"the links of {workers} workers could not be measured, and nothing was written")
+    document = {
+        key: value for key, value in json.loads(done.stdout).items() if key not in ("schema", "profile")
+    }
+    return from_document(document, ContentionFit)
+
+
+@app.command
 def device(
     *,
-    seconds: Annotated[float | None, Parameter(group=WHAT)] = None,
+    seconds: MeasureSeconds = None,
     threads: Threads = None,
     busy: Busy = False,
     out: Out = DEFAULT_PATH,
-    name: Annotated[str | None, Parameter(group=SHOWN)] = None,
+    name: MachineName = None,
     as_json: Json = False,
 ) -> int:
     """Measure how fast this machine computes, and write a new profile.
@@ -84,16 +165,22 @@ def device(
         name: What to call the machine (default: its host name).
     """
     from paceline.reports.calibrate import render_device
-    from paceline.reports.progress import Screen
-    from paceline.studies.calibrate.device import calibrate_device, check_out
+    from paceline.studies.calibrate.device import check_out
 
     _refuse_launcher("device")
     check_out(out)
-    with closing(Screen(sys.stderr)) as screen:
-        profile, found = calibrate_device(
-            seconds, threads, name, show=screen.count_down, note=screen.note, busy=busy
-        )
+    profile, found = _calibrate_device(seconds, threads, name, busy=busy)
     return _write(profile, out, {"device": asdict(found)}, render_device(found), as_json)
+
+
+def _calibrate_device(
+    seconds: float | None, threads: int | None, name: str | None, *, busy: bool
+) -> "tuple[Profile, DeviceFit]":
+    from paceline.reports.progress import Screen
+    from paceline.studies.calibrate.device import calibrate_device
+
+    with closing(Screen(sys.stderr)) as screen:
+        return calibrate_device(seconds, threads, name, show=screen.count_down, note=screen.note, busy=busy)
 
 
 class _Outcome(NamedTuple):
@@ -117,13 +204,15 @@ def links(
     Measure as many numbers of workers as you like, one after the other.
 
     Args:
-        profile: The profile that is added to, on the host of rank 0; its workers have one thread.
+        profile: The profile that is added to, on the host of rank 0, or 'machine' for that of this machine; its
+            workers have one thread.
         busy: Measure even while other processes compute, and mark the profile: predictions will say so.
         out: Where to write the profile (default: where it was).
     """
     from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.studies.calibrate.links import add_messages, check_profile
 
+    profile = named_profile(profile, 1)
     where, out = where or PlaceOptions(), out or profile
     show = partial(_show_links, out, as_json)
     measure = partial(_measure_links, profile, out, busy, show)
@@ -161,7 +250,11 @@ def _measure_links(
 def _show_links(out: Path, as_json: bool, found: "ContentionFit") -> None:
     from paceline.reports.calibrate import render_links
 
-    _print({"profile": str(out), **asdict(found)}, [*render_links(found, out), _next(out)], as_json)
+    _print(
+        {"profile": str(out), **asdict(found)},
+        [*render_links(found), f"added to: {out}", _next(out)],
+        as_json,
+    )
 
 
 def _refuse_launcher(task: str) -> None:
@@ -247,14 +340,19 @@ def table(
 
 
 def _write(
-    profile: Profile, out: Path, document: Mapping[str, Any], lines: Iterable[str], as_json: bool
+    profile: Profile,
+    out: Path,
+    document: Mapping[str, Any],
+    lines: Iterable[str],
+    as_json: bool,
+    following: str = "",
 ) -> int:
     from paceline.reports.calibrate import render_profile
 
     replaced = made_before(out)
     write_profile(profile, out)
     document = {"profile": str(out), "replaced": replaced, **document}
-    return _print(document, [*lines, render_profile(out, replaced), _next(out)], as_json)
+    return _print(document, [*lines, render_profile(out, replaced), _next(out, following)], as_json)
 
 
 def _print(document: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> int:
@@ -263,5 +361,5 @@ def _print(document: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> 
     return 0
 
 
-def _next(profile: Path) -> str:
-    return f"next: paceline predict resnet18 --profile {profile}"
+def _next(profile: Path, following: str = "") -> str:
+    return f"next: {following or f'paceline predict resnet18 --profile {profile}'}"

@@ -11,6 +11,7 @@ from cyclopts import Group, Parameter
 
 from paceline.cli.importing import gc_paused
 from paceline.cli.options import AGREE, JOB, WHERE, given, whole
+from paceline.clusters.profile import named_profile
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 
@@ -60,7 +61,7 @@ class PredictOptions:
     memory: WhereText = None
     """Memory of that device, or of a host that workers share, such as '24 GiB' (default: as listed or measured)."""
     profile: WherePath = None
-    """Instead of a device: a file that 'paceline calibrate' wrote."""
+    """Instead of a device: a file that 'paceline calibrate' wrote, or 'machine' for the profile of this machine."""
     times: WherePath = None
     """Instead of a device: the run folder of one worker; a step takes as long as its typical step took there."""
     network: Annotated[str | None, Parameter(group=WHERE, allow_leading_hyphen=True)] = None
@@ -111,6 +112,7 @@ class PredictOptions:
     """Samples per epoch, where the job does not say."""
 
     def request(self, name: str | None) -> "PredictRequest":
+        from paceline.runtimes.threads import usual_threads
         from paceline.studies.predict import PredictRequest
         from paceline.studies.predict.request import parse_counts
 
@@ -125,6 +127,8 @@ class PredictOptions:
         settings = {option: value for option, value in settings.items() if option not in ("data", "model")}
         if "input" in settings:
             settings["shape"] = _shape(settings.pop("input"))
+        if self.profile is not None:
+            settings["profile"] = named_profile(self.profile, usual_threads())
         if "workers" in settings:
             settings["workers"] = parse_counts(settings["workers"])
         for option, name_of_all in (("strategy", "strategies"), ("codec", "codecs")):

@@ -22,6 +22,7 @@ from paceline.cli.options import (
     given_for,
     given_options,
 )
+from paceline.clusters.profile import MAKE, machine_profile
 from paceline.errors import BEFORE_FIRST_STEP, UsageError, say_on_stderr
 from paceline.records.folder import RunFolder
 from paceline.records.summary import Started
@@ -124,12 +125,14 @@ def train(
         from paceline.runtimes.live.request import TrainRequest
 
         folder = RunFolder(info.resume) if info and info.resume else resume.folder(keep)
+        live = where.live(folder)
+        offer = live.device == "cpu" and not keep.as_json
         request = TrainRequest(
             asked=options.settings,
             given=given(options),
-            options=where.live(folder),
+            options=live,
             observe=lambda settings: Tee(
-                [*keep.observers(settings, "wall", partial(_expect, settings)), TraceObserver()]
+                [*keep.observers(settings, "wall", partial(_expect, settings, offer)), TraceObserver()]
             ),
             runs=keep.parent,
             resume=folder,
@@ -143,12 +146,17 @@ def train(
         raise
 
 
-def _expect(settings: "Settings", run: Started) -> "Expectation | None":
-    if run.probe is None:
+def _expect(settings: "Settings", offer: bool, run: Started) -> "Expectation | None":
+    """Predict the run by the profile of this machine; where there is none, ``offer`` to make one."""
+    profile = machine_profile(run.threads or 1)
+    known = profile.exists()
+    if offer and not known and run.subject is not None:
+        say_on_stderr(f"no profile of this machine: {MAKE}, and every run is predicted")
+    if run.probe is None and not known:
         return None
     from paceline.reports.forecast import expect
 
-    return expect(settings, run)
+    return expect(settings, run, profile if known else None)
 
 
 def _launch(request: "TrainRequest", where: WhereOptions) -> int:

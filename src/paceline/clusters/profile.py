@@ -1,5 +1,8 @@
 """A machine that was measured: one small JSON file that can be shared."""
 
+import os
+import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +18,9 @@ SCHEMA = 4
 DEFAULT_PATH = Path("paceline-profile.json")
 LARGEST = 8_000_000
 AGAIN = "make it again with 'paceline calibrate'"
+MACHINE = "machine"
+"""Names the profile that is kept for this machine, in place of a file."""
+MAKE = "'paceline calibrate machine' makes one in about 4 minutes"
 
 MeasuredPositive = Annotated[float, msgspec.Meta(ge=1e-15, le=1e300)]
 MeasuredNotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
@@ -89,6 +95,41 @@ class Profile:
     def link(self, name: str, workers: int) -> LinkFit | None:
         found = [fit for fit in self.links if fit.name == name]
         return min(found, key=lambda fit: (abs(fit.workers - workers), fit.workers)) if found else None
+
+
+def machine_profile(threads: int) -> Path:
+    """Where the profile of this machine is kept, for workers with as many threads; it need not exist.
+
+    It is named by the host, because several hosts may share a home directory.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not cache.is_absolute():  # as the specification of that variable has it
+        cache = Path(os.path.expanduser("~/.cache"))  # noqa: PTH111 - which raises nothing without a home
+    host = re.sub(r"[^\w.-]", "_", socket.gethostname())
+    return cache / "paceline" / f"profile-{host}-{threads}.json"
+
+
+def make_room(path: Path) -> Path:
+    """The same path, in a folder that exists."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot make the folder {str(path.parent)!r}: {error.strerror}; name a file for the profile"
+        ) from error
+    return path
+
+
+def named_profile(path: Path, threads: int) -> Path:
+    """The file of a profile; "machine" names the one that is kept for this machine."""
+    if str(path) != MACHINE:
+        return path
+    kept = machine_profile(threads)
+    if not kept.exists():
+        raise UsageError(
+            f"there is no profile of this machine for workers with as many threads ({threads}): {MAKE}"
+        )
+    return kept
 
 
 def write_profile(profile: Profile, path: Path) -> None:

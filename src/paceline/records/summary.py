@@ -150,6 +150,8 @@ class Started:
     """How it follows from the batch: "0.05 x 8 for a batch of 256 (linear)"; empty where it is not scaled."""
     probe: Probe | None = None
     """Where a codec is in use."""
+    subject: Any = None
+    """The job, for a prediction of this run; in no document, and None where a run is under way already."""
 
 
 class Observer:

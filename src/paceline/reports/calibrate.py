@@ -52,7 +52,7 @@ def render_record(found: RecordFit) -> Iterator[str]:
         yield f"  {phase:9} {show_seconds(measured):>9} measured  {show_seconds(found.predicted[phase]):>9} before"
 
 
-def render_links(found: ContentionFit, path: Path) -> Iterator[str]:
+def render_links(found: ContentionFit) -> Iterator[str]:
     if any(link.name == "memory" for link in found.links):
         yield (
             f"with {found.workers} workers on this host, each computes {found.long:.2f}x slower, "
@@ -63,7 +63,6 @@ def render_links(found: ContentionFit, path: Path) -> Iterator[str]:
             f"  {link.name:9} {show_bytes(link.bandwidth)}/s, {show_seconds(link.latency)} a message, "
             f"typical error a factor of {exp(link.spread):.3g} ({counted(link.points, 'measurement')})"
         )
-    yield f"added to: {path}"
 
 
 def render_fits(fits: Sequence[TableFit], model: str) -> Iterator[str]:

@@ -201,7 +201,9 @@ class ConsoleObserver(ProgressObserver):
             self.show()
         self.close()
         blocks, timed = can_draw(self.screen.out), self._clock != "recorded"
-        self.screen.print(f"\n{summary_text(summary, self._run.folder, blocks=blocks, timed=timed)}")
+        predicted = self._expected.step if self._expected else None
+        text = summary_text(summary, self._run.folder, blocks=blocks, timed=timed, predicted=predicted)
+        self.screen.print(f"\n{text}")
         if self._expected and (outcome := self._expected.after(summary)):
             self.screen.print(outcome)
         super().finished(summary)
@@ -226,10 +228,11 @@ class JsonObserver(ProgressObserver):
 
     def finished(self, summary: Summary) -> None:
         super().finished(summary)
+        run = asdict(replace(self._run, probe=None, subject=None))
         document = {
             "schema": SCHEMA,
             "settings": self._settings,
-            "run": asdict(replace(self._run, probe=None)),
+            "run": {key: value for key, value in run.items() if key != "subject"},
             "prediction": self._expected and self._expected.document,
             "rows": [row.to_json() for row in self._rows],
             "summary": summary.to_json(),

@@ -50,16 +50,23 @@ ALIKE = 0.05
 MOST_CHANGES = 8
 
 
-def summary_text(summary: Summary, folder: str | None = None, blocks: bool = True, timed: bool = True) -> str:
+def summary_text(
+    summary: Summary,
+    folder: str | None = None,
+    blocks: bool = True,
+    timed: bool = True,
+    predicted: StepBreakdown | None = None,
+) -> str:
     """The whole text, without a last line break; ``blocks`` says whether the bars may be more than ASCII.
 
-    Where steps are not ``timed``, as in a replay, nothing is said of where their time went.
+    Where steps are not ``timed``, as in a replay, nothing is said of where their time went. A step that was
+    ``predicted`` before the run stands beside the measured one.
     """
     workers = {rank: totals for rank, totals in enumerate(summary.totals) if totals.steps}
     simulated = "simulated: " if summary.runtime == "virtual" else ""
     lines = [f"{simulated}{_answer(summary, workers)}{f'; {folder}' if folder else ''}"]
     if workers and timed:
-        lines += ["", *_step_table(workers, blocks), *_amounts(summary, workers)]
+        lines += ["", *_step_table(workers, blocks, predicted), *_amounts(summary, workers)]
     elif workers:
         lines.append(_work(summary))
     if summary.servers:
@@ -114,7 +121,7 @@ def _answer(summary: Summary, workers: Workers) -> str:
     return f"{counted(summary.steps, 'step')} in {took}{each}"
 
 
-def _step_table(workers: Workers, blocks: bool) -> list[str]:
+def _step_table(workers: Workers, blocks: bool, predicted: StepBreakdown | None = None) -> list[str]:
     means = [_after_warm_up(totals)[0] for totals in workers.values()]
     typical, mean = _typical(workers), _mean(means)
     # Decimals that give a step of any length three to five figures.
@@ -133,16 +140,21 @@ def _step_table(workers: Workers, blocks: bool) -> list[str]:
     ratio = workers[slow].typical.compute / least if least else 1.0
     for rank in (fast, slow) if ratio > UNEVEN else ():
         columns[f"rank {rank}"] = milliseconds(workers[rank].typical)
+    off = ""
+    if predicted is not None:
+        columns["predicted"] = milliseconds(predicted)
+        off = f"({100 * (predicted.total / typical.total - 1):+.0f} %)" if typical.total else ""
     width = {2: 24, 3: 18, 4: 12}.get(len(columns), 6)
     drawn = [bar(share, width, blocks) for share in shares]
     if typical.hidden:
         place = list(PARTS).index("communicate")
         drawn[place] = f"{drawn[place]} ({1e3 * typical.hidden:.{digits}f} hidden)".lstrip()
-    exchanged = any(step.communicate or step.wait for step in (typical, mean))
-    lines = [_step_line("where a step went", list(columns), "")]
-    for kind, *cells, picture in zip([*PARTS, "step"], *columns.values(), [*drawn, ""], strict=True):
+    exchanged = any(step.communicate or step.wait for step in (typical, mean, predicted or typical))
+    widths = [7 if title == "%" else max(9, 2 + len(title)) for title in columns]
+    lines = [_step_line("where a step went", list(columns), widths, "")]
+    for kind, *cells, picture in zip([*PARTS, "step"], *columns.values(), [*drawn, off], strict=True):
         if exchanged or kind not in EXCHANGE:
-            lines.append(_step_line(f"  {PARTS.get(kind, 'typical step')}", cells, picture))
+            lines.append(_step_line(f"  {PARTS.get(kind, 'typical step')}", cells, widths, picture))
     if ratio > UNEVEN:
         lines.append(f"rank {slow} computes {ratio:.3g} times as long as rank {fast}")
     return lines
@@ -160,8 +172,8 @@ def _parts(step: StepBreakdown) -> list[float]:
     return [getattr(step, kind) for kind in PARTS]
 
 
-def _step_line(name: str, cells: list[str], picture: str) -> str:
-    numbers = "".join(cell.rjust(width) for cell, width in zip(cells, (9, 7, 9, 9, 9), strict=False))
+def _step_line(name: str, cells: list[str], widths: list[int], picture: str) -> str:
+    numbers = "".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
     return f"{name:<17}{numbers}  {picture}".rstrip()
 
 

@@ -31,7 +31,7 @@ from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.step import StepPhase
 from paceline.records.folder import RunFolder
-from paceline.records.load import HostLoad, LoadMeter, disturbance
+from paceline.records.load import HostLoad, LoadMeter, disturbance, usable_cores
 from paceline.records.summary import recorded_loads
 from paceline.runtimes.config import read_run
 from paceline.runtimes.flat import CONTROL, Flat
@@ -45,6 +45,7 @@ from paceline.studies.calibrate.device import REMEDY, check_out
 from paceline.studies.calibrate.measure import TrainingStep
 from paceline.studies.collectives.group import BenchGroup, BenchInterrupted
 from paceline.studies.collectives.probe import Prober, fit_line
+from paceline.studies.predict.request import parse_counts
 
 MEAN = BucketedMean(first_bucket=2**20, bucket=25 * 2**20)
 WIDTHS = ("40", "420", "700", "1100")
@@ -71,9 +72,30 @@ JOBS = (
     COMMON | {"model": "mlp:hidden=640,layers=2", "batch_size": "16"},
 )
 TRIES = 3
+MOST_USUAL = 8
+"""Workers that links are measured with, unless more are asked for."""
 
 RoundTimes = Mapping[tuple[str, str], float]
 Train = Callable[[Mapping[str, str]], RunFolder]
+
+
+def link_counts(text: str | None, threads: int) -> tuple[int, ...]:
+    """With how many workers the links of a machine are measured: as given, else 2 and as many as it has cores.
+
+    None where workers have several ``threads``: links are measured with one each.
+    """
+    if threads > 1:
+        if text is not None:
+            raise UsageError(
+                f"workers {text} and {threads} threads: links are measured with one thread each; leave one of them out"
+            )
+        return ()
+    counts = (
+        parse_counts(text) if text is not None else tuple(sorted({2, min(MOST_USUAL, usable_cores())} - {1}))
+    )
+    if min(counts) < 2:
+        raise UsageError(f"workers {text}: one worker alone has no link; give 2 or more")
+    return counts
 
 
 def check_profile(path: Path, out: Path) -> None:

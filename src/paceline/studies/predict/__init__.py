@@ -4,7 +4,7 @@
 """
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ from paceline.studies.predict.findings import Finder, find_remedies
 from paceline.studies.predict.interval import FOREIGN, guessed_share, longest
 from paceline.studies.predict.model import PacelineModel, ShowProgress, find_model
 from paceline.studies.predict.paleo import find_paleo_model
-from paceline.studies.predict.prediction import Prediction, SettingValue, StrategyPrediction
+from paceline.studies.predict.prediction import Basis, Prediction, SettingValue, StrategyPrediction
 from paceline.studies.predict.request import PredictRequest
 
 __all__ = ["PredictRequest", "Prediction", "predict"]
@@ -55,21 +55,14 @@ def price_request(
         findings = None if paleo else Finder(model, strategy, remedies or ()).findings()
         settled = 0 if paleo else build_strategy(strategy).settled
         series.append(StrategyPrediction(strategy=strategy, rows=rows, findings=findings, settled=settled))
-    unmeasured = model.cost(model.largest_share(model.workers[0])).unmeasured
-    basis, share = model.basis, guessed_share(unmeasured)
-    if share >= LEAST_SHARE:
-        words = (
-            f"; {100 * share:.0f} % of computing is guessed, of operators that may take {FOREIGN:g} times as long, so "
-            f"that all of computing may take {longest(unmeasured):.2g} times as long"
-        )
-        basis = replace(basis, interval=basis.interval + words)
+    unmeasured = unmeasured_of(model)
     return Prediction(
         name=model.subject.name,
         parameters=model.shape.size,
         scaling=model.request.scaling,
         batch=model.batch,
         cost_model=model.request.cost_model,
-        basis=basis,
+        basis=basis_of(model),
         series=tuple(series),
         codecs=() if paleo else tuple(compare_codecs(model)),
         unmeasured=unmeasured,
@@ -81,3 +74,21 @@ def price_request(
         },
         made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
+
+
+def unmeasured_of(model: PacelineModel) -> Mapping[str, float]:
+    """Operators that the calibration never measured, by name: their share of one worker's computing."""
+    return model.cost(model.largest_share(model.workers[0])).unmeasured
+
+
+def basis_of(model: PacelineModel) -> Basis:
+    """What the prediction rests on, with what had to be guessed."""
+    unmeasured = unmeasured_of(model)
+    basis, share = model.basis, guessed_share(unmeasured)
+    if share < LEAST_SHARE:
+        return basis
+    words = (
+        f"; {100 * share:.0f} % of computing is guessed, of operators that may take {FOREIGN:g} times as long, so "
+        f"that all of computing may take {longest(unmeasured):.2g} times as long"
+    )
+    return replace(basis, interval=basis.interval + words)

@@ -265,6 +265,7 @@ class PacelineModel:
             collective=self.request.collective,
             servers=self.request.servers if program.served else 1,
             jitter=jitter or (self.compute.jitter if drifts else 0.0),
+            slow=tuple((rank, factor) for rank, factor in self.request.slow or () if rank < workers > 1),
             samples=self.epoch_samples,
         )
 
@@ -307,14 +308,21 @@ class PacelineModel:
 
 
 def find_model(
-    request: PredictRequest, like: PacelineModel | None = None, progress: ShowProgress = lambda _: None
+    request: PredictRequest,
+    like: PacelineModel | None = None,
+    progress: ShowProgress = lambda _: None,
+    *,
+    subject: Traceable | Job | None = None,
 ) -> PacelineModel:
-    """Look everything up; ``like`` has traced the same subject, and computes alike where its device is the same."""
+    """Look everything up; ``like`` has traced the same subject, and computes alike where its device is the same.
+
+    ``subject`` is what the request names, where it has been built already.
+    """
     profile = like.profile if like else None
     if like is None and request.profile is not None:
         profile = read_profile(request.profile, str(torch.__version__))
     deployment = find_deployment(request, profile)
-    subject = find_subject(request) if like is None else like.subject
+    subject = like.subject if like else subject or find_subject(request)
     if request.times is None:  # a run says itself how it was trained
         narrow = subject.precision != "fp32" and request.precision is None and request.device is not None
         request = replace(

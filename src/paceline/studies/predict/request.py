@@ -80,6 +80,8 @@ class PredictRequest:
     servers: int = 1
     jitter: float | None = None
     """Standard deviation of the logarithm of compute times."""
+    slow: tuple[tuple[int, float], ...] | None = None
+    """Ranks that compute so many times as long as the others, where there are as many workers as ranks."""
     price: float = 0.0
     host_price: float = 0.0
     epochs: int | None = None

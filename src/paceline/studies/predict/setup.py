@@ -34,6 +34,8 @@ class Setup:
     servers: int = 1
     jitter: float = 0.0
     """Spread of each worker's compute times, as ``StepTimes.jitter``."""
+    slow: tuple[tuple[int, float], ...] = ()
+    """Ranks that compute so many times as long as the others, as ``Settings.slow``."""
     updating: float = 1.0
     """How many times as long servers take for their updates."""
     seed: int = 1
@@ -157,14 +159,15 @@ def with_faster_servers(setup: Setup, factor: float) -> Setup:
 
 def with_even_workers(setup: Setup) -> Setup:
     """With workers that all take as long as they do in the mean."""
+    slowed = sum(factor - 1 for _, factor in setup.slow) / setup.cluster.workers
     workers = [group.workers for group in setup.cluster.groups if group.workers]
     mean = sum(many / pace for many, pace in zip(workers, setup.paces, strict=True)) / sum(workers)
 
     def even(host: Host) -> Host:
         return replace(host, device=replace(host.device, speed=setup.cluster.slowdown(host) / mean))
 
-    cost = slower(setup.cost, mean_factor(setup.jitter))
-    return replace(setup, cluster=setup.cluster.map_hosts(even), cost=cost, jitter=0.0)
+    cost = slower(setup.cost, mean_factor(setup.jitter) * (1 + slowed))
+    return replace(setup, cluster=setup.cluster.map_hosts(even), cost=cost, jitter=0.0, slow=())
 
 
 def slower(cost: StepCost, factor: float) -> StepCost:

@@ -150,6 +150,7 @@ def _simulated(setup: Setup, steps: int, path: Method, samples: StepSamples | No
         times=replace(setup.times, jitter=setup.jitter),
         batch_sizes=prepared.shards.batch_sizes,
         speeds=speeds,
+        slow=dict(setup.slow) if path == "events" else {},
         seed=setup.seed,
         updating=setup.updating,
         gradients=cluster.workers if path == "groups" else None,

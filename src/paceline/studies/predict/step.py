@@ -21,6 +21,8 @@ def predict_step(setup: Setup) -> PredictedStep:
     One worker of each group of equal hosts is simulated where it does what all of its group do at the same time; else
     every worker is, or a large run with servers is approximated.
     """
+    if setup.slow:  # no worker stands for another
+        return by_events(setup)
     strategy, pairs = setup.program, setup.cluster.workers * setup.servers
     varies = strategy.served and (setup.jitter or strategy.staleness_bound != 0)
     small = varies and pairs <= (WITH_ONE if setup.servers == 1 else WITH_SEVERAL)
@@ -75,7 +77,7 @@ def find_bounds(setup: Setup) -> StepBounds:
     gains: dict[Bound, float] = {"compute": gain(faster), **links.get(where, {})}
     if coding.compresses:
         gains["codec"] = gain(replace(setup, coding=replace(coding, scale=coding.scale / 2)))
-    if setup.jitter or len(set(setup.paces)) > 1:
+    if setup.jitter or setup.slow or len(set(setup.paces)) > 1:
         gains["straggler"] = gain(with_even_workers(setup)) / 2
         # A worker that computes twice as fast is waited for half as long; that part is counted once.
         gains["compute"] -= gains["straggler"]
@@ -93,7 +95,7 @@ def find_bounds(setup: Setup) -> StepBounds:
 
 def quick_seconds(setup: Setup) -> float:
     """Of a step, where it is compared with another one: without simulating every worker, unless all of them differ."""
-    if setup.has_clients:
+    if setup.has_clients or setup.slow:
         return by_events(replace(setup, jitter=0.0)).seconds
     return (_without_events(setup) or by_groups(replace(setup, jitter=0.0))).seconds
 

@@ -111,7 +111,7 @@ class RunRecords:
         )
         if self.is_first:
             self._introduced = True
-            self._observer.started(replace(self._started, probe=probe))
+            self._observer.started(replace(self._started, probe=probe, subject=self._prepared.job))
 
     def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
         if self._introduced:

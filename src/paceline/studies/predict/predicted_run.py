@@ -1,0 +1,96 @@
+"""A run that is about to begin, predicted by the profile of its machine."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline.clusters.profile import INSIDE, Profile, read_profile
+from paceline.errors import UsageError
+from paceline.jobs.job import Job
+from paceline.records.folder import environment
+from paceline.runtimes.config import Config
+from paceline.runtimes.randomness import AllStreams, undisturbed
+from paceline.strategies import build_strategy
+from paceline.studies.predict import basis_of
+from paceline.studies.predict.deployment import MEASURED
+from paceline.studies.predict.model import find_model
+from paceline.studies.predict.prediction import Basis, PredictionRow
+from paceline.studies.predict.request import PredictRequest
+
+
+def predict_run(config: Config, job: Job, path: Path, transport: str) -> tuple[PredictionRow, Basis]:
+    """The step of this run by the profile ``path``; a UsageError says why it cannot be predicted.
+
+    ``job`` is the run's, which is neither imported nor loaded again, and no random number of the run is used up.
+    ``transport`` is what its workers' messages go through, as ``Started`` has it.
+    """
+    profile = read_profile(path, str(torch.__version__))
+    _check(config, profile)
+    request = _request(config, profile, path, transport)
+    with undisturbed(AllStreams()):
+        model = find_model(request, subject=job)
+        model.check()
+        return model.row(model.strategies[0], config.settings.workers), basis_of(model)
+
+
+def _check(config: Config, profile: Profile) -> None:
+    settings, machine = config.settings, profile.machine
+    threads, measured = config.machinery["threads"], machine.get("threads", 1)
+    cpu, here = machine.get("cpu"), environment()["cpu"]
+    several = settings.workers > 1
+    for fine, sentence in (
+        (
+            config.machinery["device"] == "cpu",
+            f"the profile is of a CPU, not of {config.machinery['device']}",
+        ),
+        (
+            threads == measured,
+            f"the profile is of workers with {measured} threads, and this run has {threads}",
+        ),
+        (cpu in (None, here), f"the profile is of another machine, with {cpu} in place of {here}"),
+        (len(set(settings.batch_sizes)) == 1, "the workers have mini-batches of different sizes"),
+        (not settings.slow_turns, "slow ranks take turns"),
+        (not several or settings.buffers == "average", "rank 0's buffers are sent at every step"),
+    ):
+        if not fine:
+            raise UsageError(sentence)
+
+
+def _request(config: Config, profile: Profile, path: Path, transport: str) -> PredictRequest:
+    settings = config.settings
+    served = build_strategy(settings.strategy).served
+    return PredictRequest(
+        job=settings.job,
+        profile=path,
+        workers=(settings.workers,),
+        batch_size=settings.batch_sizes[0],
+        strategies=(settings.strategy,),
+        collective=settings.collective,
+        codecs=(settings.codec,),
+        servers=settings.servers if served else 1,
+        slow=tuple(sorted(settings.slow.items())) or None,
+        **_where(config, profile, "" if served else transport),
+    )
+
+
+def _where(config: Config, profile: Profile, transport: str) -> dict[str, Any]:
+    """The request's settings for these hosts, whose links must have been measured."""
+    hosts = Counter(config.placement.workers)
+    if len(hosts) > 1:
+        if len(set(hosts.values())) > 1:
+            raise UsageError("the hosts have different numbers of workers")
+        if profile.link("network", config.settings.workers) is None:
+            raise UsageError(
+                "the profile has no network; the task 'links' of 'paceline calibrate', started on each host as "
+                "this run was, adds it"
+            )
+        return {"network": MEASURED, "per_host": max(hosts.values())}
+    alone = config.settings.workers == 1 and not config.placement.servers
+    if not alone and not any(link.name in INSIDE for link in profile.links):
+        raise UsageError(
+            "the profile has no links between workers, which are measured with one thread each; make it again with "
+            "'paceline calibrate machine'"
+        )
+    return {"backend": "shm" if transport == "shm" else "gloo"} if transport else {}
