@@ -32,6 +32,7 @@ from paceline.runtimes.live.worker.start import run_worker
 from paceline.runtimes.replica import stream_seed
 from paceline.runtimes.session import Position, Save
 from paceline.runtimes.settings import Cadence, Settings
+from paceline.strategies.base import Worker
 from paceline.strategies.effects import BucketedMean
 
 
@@ -127,10 +128,29 @@ def test_what_is_pending_when_a_run_fails_is_written_as_communication(clock: Clo
 def test_many_exchanges_are_settled_without_a_meeting(clock: Clock) -> None:
     written = Written()
     recorder = StepRecorder(ScriptedGroup(), written, TimeLedger())
-    for step in range(recorder_module.SETTLE_AFTER + 1):
+    for step in range(recorder_module.FIRST_SETTLE + recorder_module.SETTLE_AFTER + 1):
         recorder.exchanged(1, 1)
         recorder.close(step)
-    assert len(written) >= recorder_module.SETTLE_AFTER - 1, "a killed worker would lose all of its records"
+    assert len(written) >= recorder_module.SETTLE_AFTER, "a killed worker would lose all of its records"
+
+
+def test_slow_exchanges_are_settled_about_once_a_second_and_replicas_compared_no_more_often(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, those who follow a run with long steps would see nothing of it for minutes."""
+    hashed: list[int] = []
+    monkeypatch.setattr(recorder_module, "parameter_hash", lambda _: hashed.append(1) or 1)
+    written = Written()
+    me = Worker(0, 2, torch.ones(4), torch.zeros(4), torch.zeros(0))
+    recorder = StepRecorder(ScriptedGroup(), written, TimeLedger(), replica=me)
+    late = []
+    for step in range(2 * recorder_module.SETTLE_AFTER):
+        clock.time += 0.25
+        recorder.exchanged(1, 1)
+        recorder.close(step)
+        late.append(step + 1 - len(written))
+    assert max(late[recorder_module.FIRST_SETTLE + 1 :]) * 0.25 <= 1.25
+    assert len(hashed) == 2, "each reads all parameters"
 
 
 def test_a_long_way_without_exchanges_keeps_no_records(clock: Clock) -> None:
@@ -157,7 +177,7 @@ def test_short_rounds_are_not_settled_one_by_one(clock: Clock) -> None:
         if step % 16 == 0:
             recorder.exchanged(1, 1)
         recorder.close(step)
-    assert group.comparisons == 0
+    assert group.comparisons == 1, "the first few, by which they know how short the rounds are"
 
 
 def test_a_step_that_was_not_applied_is_not_kept_by_a_run_that_resumes(clock: Clock) -> None:

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from paceline.records import files
 from paceline.records.events import (
     EventWriter,
     MetricsRow,
@@ -180,3 +181,15 @@ def test_damaged_lines_are_told_in_one_sentence_a_file(tmp_path):
     path.write_bytes(path.read_bytes() + b"{]\n" * 8000)
     (told,) = truncate_events(path, 3)
     assert told.startswith(f"{path}: damaged lines, the first of 8000 is line 2; ")
+
+
+def test_lines_that_are_kept_are_written_with_the_next_one_after_a_second(tmp_path, monkeypatch):
+    """If this failed, those who follow a run with few steps would see nothing of it."""
+    now = [100.0]
+    monkeypatch.setattr(files.time, "monotonic", lambda: now[0])
+    with EventWriter(tmp_path / "rank-0.jsonl") as writer:
+        writer.append(StepRecord(1))
+        assert not list(read_events(tmp_path / "rank-0.jsonl"))
+        now[0] += files.LATEST
+        writer.append(StepRecord(2))
+        assert [record.step for record in read_events(tmp_path / "rank-0.jsonl")] == [1, 2]

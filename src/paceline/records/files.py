@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,11 +108,16 @@ def digest_of(document: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+LATEST = 1.0
+"""Seconds after which the next line is written with all that were kept, for those who follow the file."""
+
+
 class LineWriter(Generic[T]):
     """Adds lines to a file. Things are kept until ``flush``: do not change them after ``append``.
 
-    One thread appends; any may flush, so that a process can be ended while that one is stuck. Numbers that are not
-    finite become null.
+    They are flushed when there are ``at_once`` of them, or with the first that comes LATEST seconds after the last
+    flush. One thread appends; any may flush, so that a process can be ended while that one is stuck. Numbers that are
+    not finite become null.
     """
 
     def __init__(self, path: Path, at_once: int = 2048) -> None:
@@ -119,16 +125,18 @@ class LineWriter(Generic[T]):
         self._file = path.open("ab")
         self._at_once = at_once
         self._kept: list[T] = []
+        self._due = time.monotonic() + LATEST
         self._writing = threading.Lock()
 
     def append(self, thing: T) -> None:
         self._kept.append(thing)
-        if len(self._kept) >= self._at_once:
+        if len(self._kept) >= self._at_once or time.monotonic() >= self._due:
             self.flush()
 
     def flush(self) -> None:
         with self._writing:
             kept, self._kept = self._kept, []
+            self._due = time.monotonic() + LATEST
             if kept and not self._file.closed:
                 self._file.write(b"".join([encode_line(thing) for thing in kept]))
                 self._file.flush()

@@ -56,10 +56,22 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 SETTLE_AFTER = 256
-"""Exchanges that are kept before they are settled outside a sync point: it bounds what a killed worker loses."""
+"""Exchanges after which replicas are compared outside a sync point; and the most that are kept before they are settled:
+it bounds what a killed worker loses."""
+
+FIRST_SETTLE = 16
+"""Exchanges that are kept before how long one takes is known."""
+
+SETTLE_EVERY = 1.0
+"""Seconds between two settlements, about: those who follow a run read what was settled."""
 
 LONG = 1024
 """Steps after which the next exchange is settled at once, so that the steps after it need not be kept."""
+
+
+def _exchanges_within(seconds: float, count: int, passed: float) -> int:
+    """How many exchanges to keep for about so many seconds, where ``count`` of them came in ``passed`` seconds."""
+    return max(1, min(SETTLE_AFTER, int(seconds * count / max(passed, 1e-6))))
 
 
 class StepRecorder:
@@ -87,6 +99,9 @@ class StepRecorder:
         self._closed: list[StepRecord] = []
         self._exchanges: list[tuple[StepRecord, int]] = []
         self._seen = self._settled_at = 0
+        self._settle_after, self._settled = FIRST_SETTLE, self._last
+        self._compared = 0
+        """Exchanges since the replicas were last compared."""
 
     @property
     def now(self) -> float:
@@ -103,8 +118,8 @@ class StepRecorder:
         self._exchanges.append((self._record, len(self._record.spans)))
         self.mark("communicate")
         self.moved(sent, received)
-        if len(self._exchanges) >= SETTLE_AFTER:
-            self.settle()
+        if len(self._exchanges) >= self._settle_after:
+            self.settle(compare=self._compared + len(self._exchanges) >= SETTLE_AFTER)
 
     def moved(self, sent: int, received: int) -> None:
         self._record.sent += sent
@@ -149,22 +164,29 @@ class StepRecorder:
             self._settled_at = progress
             self.settle()
 
-    def settle(self) -> None:
-        """Compare exchanges: the last worker to arrive at one did not wait, so the shortest time is the transfer's."""
+    def settle(self, *, compare: bool = True) -> None:
+        """Compare exchanges: the last worker to arrive at one did not wait, so the shortest time is the transfer's.
+
+        With ``compare`` replicas are compared too, which reads all parameters; all workers do so alike.
+        """
         if self._comm.workers > 1:
-            self._compare()
+            self._compare(self._replica if compare else None)
         self._write_closed()
         self._events.flush()
 
-    def _compare(self) -> None:
+    def _compare(self, replica: Worker | None) -> None:
         lengths = [record.spans[place].length for record, place in self._exchanges]
         # Of a number and its negative, the minima tell whether it is the same on all workers.
-        number = float(parameter_hash(self._replica.params)) if self._replica else 0.0
-        numbers = torch.tensor([*lengths, number, -number], dtype=torch.float64)
+        number = float(parameter_hash(replica.params)) if replica else 0.0
+        passed = self._last - self._settled
+        numbers = torch.tensor([*lengths, -passed, number, -number], dtype=torch.float64)
         self._comm.minimum(numbers)
-        *smallest, least, negative = numbers.tolist()
-        if self._replica:
-            self._check_drift(self._replica, equal=least == -negative)
+        *smallest, longest, least, negative = numbers.tolist()
+        if replica:
+            self._check_drift(replica, equal=least == -negative)
+        self._compared = 0 if replica else self._compared + len(lengths)
+        if lengths:  # all workers have the same numbers here, so they settle at the same exchange
+            self._settle_after = _exchanges_within(SETTLE_EVERY, len(lengths), -longest)
         # From the last to the first: a span that becomes two moves those after it.
         for (record, place), transfer in reversed([*zip(self._exchanges, smallest, strict=True)]):
             kind, start, length = record.spans[place]
@@ -174,6 +196,7 @@ class StepRecorder:
         self._exchanges.clear()
         self._seen = 0
         self.mark("wait")
+        self._settled = self._last
 
     def _check_drift(self, me: Worker, *, equal: bool) -> None:
         if not equal:
