@@ -1,6 +1,7 @@
 """How should I spread this training over several workers, and how fast will it go?
 
-The names that a user's own strategies, codecs and jobs need; each is imported when it is first used.
+The names that a user's own strategies, codecs, jobs and readers of records need; each is imported when it is first
+used.
 """
 
 from importlib import import_module
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from paceline.jobs.job import Traceable as Traceable
     from paceline.jobs.partition import ClientBatch as ClientBatch
     from paceline.jobs.partition import Partition as Partition
+    from paceline.records.events import read_metrics as read_metrics
+    from paceline.records.folder import RunFolder as RunFolder
     from paceline.specs.ranges import at_least as at_least
     from paceline.strategies.base import Server as Server
     from paceline.strategies.base import Strategy as Strategy
@@ -54,6 +57,8 @@ _NAMES = {
     "jobs.datasets": "Images",
     "jobs.job": "Data Job Traceable",
     "jobs.partition": "ClientBatch Partition",
+    "records.events": "read_metrics",
+    "records.folder": "RunFolder",
     "specs.ranges": "at_least",
     "strategies.base": "Server Strategy SyncPoint Worker",
     "strategies.effects": "AllReduce Apply Broadcast BucketedMean Clock Gradient Peer Program Receive Send "

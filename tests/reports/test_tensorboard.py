@@ -1,5 +1,6 @@
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -7,7 +8,8 @@ from paceline.errors import UsageError
 from paceline.records.events import MetricsRow
 from paceline.records.spans import StepBreakdown, Totals
 from paceline.records.summary import Started, Summary
-from paceline.reports.tensorboard import TensorBoardObserver
+from paceline.reports.tensorboard import TensorBoardObserver, export_tensorboard
+from paceline.studies.recorded import read_recorded
 
 STARTED = Started(
     name="digits",
@@ -92,3 +94,29 @@ def test_a_missing_package_is_a_mistake_that_says_what_to_install(tmp_path, monk
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(UsageError, match=r"pip install 'paceline\[tensorboard\]'"):
         TensorBoardObserver().started(replace(STARTED, folder=str(tmp_path)))
+
+
+@pytest.mark.parametrize("name", ["all-reduce", "served"])
+def test_a_finished_run_is_exported_with_its_profile_as_text(name, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = read_recorded(Path(__file__).parents[1] / "golden" / name)
+    export_tensorboard(run, tmp_path)
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    accuracy = [(point.step, point.value) for point in events.Scalars("test/accuracy")]
+    assert accuracy == [(row.step, pytest.approx(row.metrics["accuracy"])) for row in run.rows]
+    assert "train/loss" not in events.Tags()["scalars"], "the loss of a step is not recorded"
+    times = [point.wall_time for point in events.Scalars("train/mean_loss")]
+    assert times[1] - times[0] == pytest.approx(run.rows[1].seconds - run.rows[0].seconds, abs=1e-3)
+    backward = sum(totals.typical.backward for totals in run.summary.totals) / len(run.summary.totals)
+    assert events.Scalars("step_ms/backward")[0].value == pytest.approx(1e3 * backward)
+    rates = [point.value for point in events.Scalars("train/samples_per_second")]
+    assert run.summary.samples / run.summary.seconds / 2 < sorted(rates)[len(rates) // 2] < 5e5
+
+    def text(tag: str) -> str:
+        (event,) = events.Tensors(f"{tag}/text_summary")
+        return event.tensor_proto.string_val[0].decode()
+
+    assert "where a step went" in text("profile")
+    assert run.config.identity.run in text("configuration")

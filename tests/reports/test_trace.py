@@ -1,13 +1,16 @@
 import gzip
 import json
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from paceline.records.events import EventWriter, MetricsRow, append_metrics
+from paceline.records.events import EventWriter, MetricsRow, append_metrics, read_events
 from paceline.records.folder import RunFolder
 from paceline.records.servers import AppliedGradient, Received, ServerLog, Ticked, Updated
-from paceline.records.spans import Span, StepRecord
-from paceline.reports.trace import write_trace
+from paceline.records.spans import KINDS, Span, StepRecord
+from paceline.reports.trace import LANES, WorkerLanes, write_trace
 
 
 def record_run(folder: RunFolder) -> None:
@@ -18,27 +21,139 @@ def record_run(folder: RunFolder) -> None:
             writer.append(StepRecord(1, 0, [Span("evaluate", 0.007, 0.1)], is_step=False))
 
 
-def test_each_worker_has_a_track_for_its_steps_and_one_for_hidden_traffic(tmp_path):
+def test_each_worker_has_a_lane_for_each_kind_of_its_time(tmp_path):
     folder = RunFolder(tmp_path)
     record_run(folder)
     path = write_trace(folder)
     assert path == tmp_path / "trace.json.gz"
-    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    names = [(e["pid"], e["tid"], e["args"]["name"]) for e in events if e["ph"] == "M"]
-    assert names == [
-        (rank, track, name)
-        for rank in (0, 1)
-        for track, name in ((0, f"rank {rank}"), (0, "steps"), (1, "hidden communication"))
-    ]
+    events = read_trace(path)
+    names = [(e["pid"], e["tid"], e["args"]["name"]) for e in events if e["name"] == "thread_name"]
+    assert names == [(rank, lane, name) for rank in (0, 1) for lane, name in enumerate(LANES)]
+    assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["rank 0", "rank 1"]
     spans = [(e["tid"], e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X" and e["pid"] == 1]
+    compute, outside, hidden = (
+        LANES.index(name) for name in ("compute", "outside of steps", "hidden communication")
+    )
     assert spans == [
-        (0, "forward", 1000.0, 2000.0),
-        (0, "backward", 3000.0, 4000.0),
-        (1, "communicate", 4000.0, 2000.0),
-        (0, "evaluate", 7000.0, 100000.0),
+        (compute, "forward", 1000.0, 2000.0),
+        (compute, "backward", 3000.0, 4000.0),
+        (hidden, "communicate", 4000.0, 2000.0),
+        (outside, "evaluate", 7000.0, 100000.0),
     ]
     assert all(e["args"]["step"] == 1 for e in events if e["ph"] == "X")
     assert [e["name"] for e in events if e["args"].get("is_step") is False and e["pid"] == 0] == ["evaluate"]
+
+
+def read_trace(path: Path) -> list[dict]:
+    return json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+
+
+WHOLE, NUMBER, TEXT, OBJECT = (int,), (int, float), (str,), (dict,)
+SCHEMA = {
+    "M": {"name": TEXT, "pid": WHOLE, "tid": WHOLE, "args": OBJECT},
+    "X": {"name": TEXT, "pid": WHOLE, "tid": WHOLE, "ts": NUMBER, "dur": NUMBER, "args": OBJECT},
+    "i": {"name": TEXT, "pid": WHOLE, "tid": WHOLE, "ts": NUMBER, "s": TEXT, "args": OBJECT},
+    "C": {"name": TEXT, "pid": WHOLE, "ts": NUMBER, "args": OBJECT},
+}
+"""The keys of each phase of the Trace Event Format that we write, with their types; no other key is there."""
+METADATA = {
+    "process_name": {"name": TEXT},
+    "thread_name": {"name": TEXT},
+    "thread_sort_index": {"sort_index": WHOLE},
+}
+
+
+def faults(events: list[dict]) -> list[str]:
+    """What is wrong with a trace: events that break the schema, threads without a name, spans that overlap."""
+    found = []
+    named = {(e["pid"], e["tid"]) for e in events if e.get("name") == "thread_name"}
+    ends: dict[tuple[int, int], float] = {}
+    for event in events:
+        keys = SCHEMA.get(event.get("ph"), {})
+        if set(event) != {"ph", *keys} or any(type(event[key]) not in keys[key] for key in keys):
+            found.append(f"keys of {event}")
+        elif event["ph"] == "M":
+            args = METADATA.get(event["name"], {})
+            right = set(event["args"]) == set(args) and all(
+                type(event["args"][key]) in args[key] for key in args
+            )
+            found += [] if right else [f"arguments of {event}"]
+        elif event["ph"] == "C":
+            values = list(event["args"].values())
+            found += [] if len(values) == 1 and isinstance(values[0], NUMBER) else [f"value of {event}"]
+        elif event["ph"] in "Xi":
+            thread = (event["pid"], event["tid"])
+            found += [] if thread in named else [f"thread of {event}"]
+            found += [] if event["ts"] >= 0 and event.get("dur", 0) >= 0 else [f"time of {event}"]
+            if event["ph"] == "X":
+                start = round(1000 * event["ts"])
+                found += [f"overlap of {event}"] if start < ends.get(thread, 0) else []
+                ends[thread] = start + round(1000 * event["dur"])
+    return found
+
+
+@pytest.mark.parametrize("name", ["all-reduce", "served"])
+def test_every_event_of_a_real_run_is_as_the_format_has_it_and_no_spans_of_a_thread_overlap(name, tmp_path):
+    golden = RunFolder(Path(__file__).parents[1] / "golden" / name)
+    events = read_trace(write_trace(golden, out=tmp_path / "trace.json.gz"))
+    assert faults(events) == []
+    shown = {LANES[e["tid"]] for e in events if e["ph"] == "X"}
+    assert shown == set(LANES) - ({"hidden communication"} if name == "served" else set())
+    recorded = sum(span.length for record in read_events(golden.events(0)) for span in record.spans)
+    lanes = range(LANES.index("hidden communication"))
+    drawn = sum(e["dur"] for e in events if e["ph"] == "X" and e["pid"] == 0 and e["tid"] in lanes)
+    assert drawn == pytest.approx(1e6 * recorded, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"ph": "X", "name": "a", "pid": 0, "tid": 0, "ts": 1.0, "args": {}},
+        {"ph": "X", "name": "a", "pid": 0, "tid": 0, "ts": "1", "dur": 1.0, "args": {}},
+        {"ph": "X", "name": "a", "pid": 0, "tid": 9, "ts": 1.0, "dur": 1.0, "args": {}},
+        {"ph": "X", "name": "a", "pid": 0, "tid": 0, "ts": 0.0, "dur": -1.0, "args": {}},
+        {"ph": "C", "name": "a", "pid": 0, "ts": 1.0, "args": {"value": 1, "other": 2}},
+        {"ph": "Z", "name": "a", "pid": 0},
+    ],
+)
+def test_the_check_of_traces_can_fail(broken):
+    name = {"ph": "M", "name": "thread_name", "pid": 0, "tid": 0, "args": {"name": "compute"}}
+    assert faults([name]) == []
+    assert faults([name, broken])
+
+
+def test_the_check_of_traces_sees_an_overlap():
+    name = {"ph": "M", "name": "thread_name", "pid": 0, "tid": 0, "args": {"name": "compute"}}
+    span = {"ph": "X", "name": "a", "pid": 0, "tid": 0, "dur": 2.0, "args": {}}
+    assert faults([name, {**span, "ts": 1.0}, {**span, "ts": 3.0}]) == []
+    assert faults([name, {**span, "ts": 1.0}, {**span, "ts": 2.999}])
+
+
+LENGTHS = st.lists(st.tuples(st.sampled_from(KINDS), st.floats(0, 1e3)), min_size=1, max_size=6)
+
+
+@settings(max_examples=50)
+@given(
+    st.floats(0, 1e5),
+    st.lists(
+        st.tuples(LENGTHS, st.booleans(), st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), max_size=4))
+    ),
+)
+def test_spans_of_a_thread_never_overlap(start, records):
+    """Whatever was recorded: also transfers that ran at the same time, and times that are no whole nanoseconds."""
+    lanes, events, now = WorkerLanes(0), [], start
+    names = [
+        {"ph": "M", "name": "thread_name", "pid": 0, "tid": n, "args": {"name": x}}
+        for n, x in enumerate(LANES)
+    ]
+    for lengths, is_step, hidden in records:
+        begun, spans = now, []
+        for kind, length in lengths:
+            spans.append(Span(kind, now, length))
+            now += length
+        behind = sorted(Span("communicate", begun + after, length) for after, length in hidden)
+        events += lanes.spans(StepRecord(1, 1, spans, behind, is_step=is_step))
+    assert faults([*names, *events]) == []
 
 
 def test_the_same_record_gives_the_same_bytes(tmp_path):
@@ -74,7 +189,7 @@ def test_a_server_is_a_process_of_its_own_with_its_updates_and_its_workers(tmp_p
         ):
             log.append(entry)
     events = json.loads(gzip.decompress(write_trace(folder).read_bytes()))["traceEvents"]
-    assert {e["args"]["name"] for e in events if e["ph"] == "M" and e["pid"] == 2} == {
+    assert {e["args"]["name"] for e in events if "name" in e["args"] and e["pid"] == 2} == {
         "server 0",
         "updates",
         "workers",

@@ -24,7 +24,7 @@ from paceline.cli.options import (
 )
 from paceline.clusters.profile import MAKE, machine_profile
 from paceline.errors import BEFORE_FIRST_STEP, UsageError, say_on_stderr
-from paceline.records.folder import RunFolder
+from paceline.records.folder import LATEST, RunFolder, latest_run
 from paceline.records.summary import Started
 from paceline.reports.progress import Tee
 from paceline.reports.trace import TraceObserver
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from paceline.runtimes.live.request import LiveOptions, TrainRequest
     from paceline.runtimes.settings import Settings
 
-_LATEST = Path("latest")
 _JOINERS_OWN = ("--device", "--threads", "--timeout", "--secret-file", "--join", "--trust", "--runs", "--job")
 
 
@@ -77,19 +76,17 @@ class ResumeOptions:
     """With --resume or --join: run code that the run names, also where it has changed or lies in the run folder."""
 
     def folder(self, keep: KeepOptions) -> RunFolder | None:
-        from paceline.runtimes.live.request import latest_run
-
         if self.resume is None:
             return None
         for option, value in (
             ("--name", keep.name),
-            ("--runs", None if self.resume == _LATEST else keep.runs),
+            ("--runs", None if self.resume == LATEST else keep.runs),
         ):
             if value is not None:
                 raise UsageError(
                     f"{option} {value} cannot be used with --resume: a run keeps its folder; leave it out"
                 )
-        return latest_run(keep.parent) if self.resume == _LATEST else RunFolder(self.resume)
+        return latest_run(keep.parent) if self.resume == LATEST else RunFolder(self.resume)
 
 
 def train(

@@ -22,7 +22,7 @@ from typing import Any, Self
 import psutil
 
 from paceline.errors import RunFailed, UsageError, printable
-from paceline.records.files import sync_folder
+from paceline.records.files import DamagedFile, read_sealed, sync_folder
 from paceline.records.load import usable_cores
 
 
@@ -45,6 +45,9 @@ class RunFolder:
         self.model = self.path / "model.safetensors"
         self.checkpoints = self.path / "checkpoints"
         self.tensorboard = self.path / "tensorboard"
+        self.csv = self.path / "csv"
+        self.start = self.path / "start.json"
+        """What was about to run when the run was last started; live runs only."""
         self.trace = self.path / "trace.json.gz"
         self.join = self.path / "join.json"
         """Where a run with servers can be joined while it goes on."""
@@ -108,6 +111,30 @@ def new_folder_name(name: str, utc: datetime) -> str:
 def name_of_run(folder: str) -> str:
     """What a run was called, from the name of its folder; one that was renamed by hand is its own name."""
     return folder[16:-5] if _NAME.fullmatch(folder) else folder
+
+
+LATEST, RUNS = Path("latest"), Path("runs")
+
+
+def find_run(run: Path, parent: Path | None = None) -> RunFolder:
+    """The folder of a run; "latest" is the live run below ``parent``, or runs, that was started or resumed last."""
+    folder = latest_run(parent or RUNS) if run == LATEST else RunFolder(run)
+    if not folder.config.exists():
+        raise no_run(folder)
+    return folder
+
+
+def latest_run(parent: Path) -> RunFolder:
+    for path in sorted(parent.glob("*/config.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        with suppress(DamagedFile, OSError):
+            if read_sealed(path).get("runtime") == "live":
+                return RunFolder(path.parent)
+    raise UsageError(f"{parent} holds no run of 'paceline train'; name a folder, or the place where runs are")
+
+
+def no_run(folder: RunFolder) -> UsageError:
+    why = "it holds no config.json" if folder.path.is_dir() else "there is no such folder"
+    return UsageError(f"{folder.path} is not the folder of a run: {why}; see what 'ls runs' shows")
 
 
 def check_folder_name(name: object) -> str:

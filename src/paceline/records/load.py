@@ -13,7 +13,7 @@ from typing import Self
 import msgspec
 import psutil
 
-from paceline.records.files import LineWriter, read_lines
+from paceline.records.files import DamagedFile, LineWriter, read_json, read_lines
 
 LEAST = 0.15
 """Cores: what every machine does beside a job, and what the clocks of the system miss."""
@@ -157,6 +157,13 @@ _decode_sample = msgspec.json.Decoder(SystemSample).decode
 def read_samples(path: Path) -> Iterator[SystemSample]:
     """None where nothing was sampled, as in a simulation."""
     return read_lines(path, _decode_sample, "a sample") if path.exists() else iter(())
+
+
+def worker_ranks(env: Path) -> dict[int, int]:
+    """The rank of each process id, by ``env.json``, as of the last start; empty where it names none."""
+    with suppress(DamagedFile, OSError, KeyError, TypeError):
+        return {worker["pid"]: worker["rank"] for worker in read_json(env)["workers"]}
+    return {}
 
 
 class SystemSampler:

@@ -1,23 +1,30 @@
 """TensorBoard event files, for people who look at runs there."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import fields
+from heapq import merge
+from math import inf, isnan, nan
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.records.events import MetricsRow
+from paceline.records.events import MetricsRow, read_events
 from paceline.records.folder import RunFolder
-from paceline.records.spans import StepBreakdown
+from paceline.records.spans import StepBreakdown, StepRecord
 from paceline.records.summary import Observer, Started, Summary
+from paceline.reports.summary import summary_text
+from paceline.specs import shorten
+from paceline.strategies import STRATEGIES
+from paceline.studies.recorded import RecordedRun
 
 POINTS = 200
 """Points of the training loss, at least, in a run of at least that many steps."""
 
 
 class TensorBoardObserver(Observer):
-    """Writes a run's scalars into its folder: losses, metrics, learning rate, samples/s, step times.
+    """Writes a run's scalars into its folder: losses, metrics, learning rate, samples/s, step times; and its profile.
 
     The time of each point is the run's own, so simulated runs show simulated time on the relative axis.
     """
@@ -26,14 +33,16 @@ class TensorBoardObserver(Observer):
     _progress = _steps = _samples = 0
     _loss = 0.0
 
-    def __init__(self, every: float = 0.5) -> None:
-        self._every = every
+    def __init__(self, every: float = 0.5, out: Path | None = None, begun: float | None = None) -> None:
+        """Without ``out``, the files go into the run's folder; without ``begun``, in Unix time, the run begins now."""
+        self._every, self._out, self._start = every, out, begun
         self._lengths: list[float] = []
 
     def started(self, run: Started) -> None:
         assert run.folder, "a run without a folder has no place for event files"
-        self._writer = _open(RunFolder(Path(run.folder)).tensorboard)
-        self._begun = time.time() - run.seconds
+        self._folder = RunFolder(Path(run.folder))
+        self._writer = _open(self._out or self._folder.tensorboard)
+        self._begun = time.time() - run.seconds if self._start is None else self._start
         self._since = run.seconds
         self._due = time.monotonic() + self._every
         self._stride = max(1, (run.last_step - run.first_step) // POINTS)
@@ -79,6 +88,9 @@ class TensorBoardObserver(Observer):
             if part.name != "hidden":
                 mean = sum(getattr(step, part.name) for step in workers) / len(workers)
                 self._scalar(f"step_ms/{part.name}", 1e3 * mean, summary.steps, summary.seconds)
+        for name, text in texts(self._folder, summary).items():
+            walltime = self._begun + summary.seconds
+            self._writer.add_text(name, f"```\n{text}\n```", summary.steps, walltime=walltime)
         self.close()
 
     def close(self) -> None:
@@ -87,7 +99,8 @@ class TensorBoardObserver(Observer):
 
     def _point(self, seconds: float) -> None:
         if self._steps:
-            self._scalar("train/loss", self._loss / self._steps, self._progress, seconds)
+            if not isnan(self._loss):
+                self._scalar("train/loss", self._loss / self._steps, self._progress, seconds)
             if seconds > self._since:
                 rate = self._samples / (seconds - self._since)
                 self._scalar("train/samples_per_second", rate, self._progress, seconds)
@@ -100,6 +113,68 @@ class TensorBoardObserver(Observer):
 
     def _scalar(self, name: str, value: float, step: int, seconds: float) -> None:
         self._writer.add_scalar(name, value, step, walltime=self._begun + seconds)
+
+
+def texts(folder: RunFolder, summary: Summary) -> dict[str, str]:
+    """What is no series: where a step went and all else that the end of a run says, and its configuration."""
+    found = {"profile": "\n".join([summary_text(summary), *summary.notes])}
+    if folder.config.exists():
+        found["configuration"] = folder.config.read_text().rstrip()
+    return found
+
+
+def export_tensorboard(run: RecordedRun, out: Path) -> Path:
+    """Write what a run with TensorBoard event files would have written, but the loss between two evaluations.
+
+    That is not in the record: ``train/loss`` is left out, and ``train/mean_loss`` is there.
+    """
+    begun = run.folder.summary.stat().st_mtime - run.summary.seconds
+    observer = TensorBoardObserver(inf, out, begun)
+    observer.started(started_again(run))
+    rows = iter([*run.rows, None])
+    row, samples = next(rows), 0
+    for end, rank, record in _steps_in_time(run.folder):
+        samples += record.samples
+        while row is not None and row.seconds <= end:
+            observer.evaluated(row)
+            row = next(rows)
+        if rank == 0:
+            observer.stepped(record.step, samples, nan, end)
+            samples = 0
+    for left in (row, *rows):
+        if left is not None:
+            observer.evaluated(left)
+    observer.finished(run.summary)
+    return out
+
+
+def started_again(run: RecordedRun) -> Started:
+    """What was said before the first step, as far as the record knows it."""
+    summary, settings, job = run.summary, run.config.settings, run.config.settings.job
+    return Started(
+        name=run.name,
+        job=job.path or f"{job.data}, {job.model.partition(':')[0]}",
+        parameters=summary.parameters,
+        strategy=shorten(settings.strategy, STRATEGIES),
+        batch_sizes=settings.batch_sizes,
+        transport="",
+        last_step=max(1, summary.steps),
+        steps_per_epoch=max(1, round(summary.steps / summary.epochs)) if summary.epochs else 1,
+        target=summary.target,
+        folder=str(run.folder.path),
+    )
+
+
+def _steps_in_time(folder: RunFolder) -> Iterator[tuple[float, int, StepRecord]]:
+    """When each step of each worker ended, in the order of these ends; a line of each file is in memory."""
+
+    def steps(rank: int, path: Path) -> Iterator[tuple[float, int, StepRecord]]:
+        for record in read_events(path):
+            if record.is_step and record.spans:
+                yield record.spans[-1].start + record.spans[-1].length, rank, record
+
+    files = folder.event_files().items()
+    return merge(*(steps(rank, path) for rank, path in files), key=lambda one: one[:2])
 
 
 def _open(folder: Path) -> Any:

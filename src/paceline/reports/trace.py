@@ -13,6 +13,7 @@ from paceline.records.files import replacing
 from paceline.records.folder import RunFolder
 from paceline.records.load import read_samples
 from paceline.records.servers import Received, Updated, read_server_log
+from paceline.records.spans import Span, StepRecord
 from paceline.records.summary import Observer, Started, Summary
 
 MOST = 20_000
@@ -21,16 +22,23 @@ MOST = 20_000
 Events = Iterator[dict[str, Any]]
 
 
-def write_trace(folder: RunFolder, most: int = MOST) -> Path:
-    """Write ``trace.json.gz`` from what every worker recorded first, and return its path.
+LANES = ("compute", "communicate", "wait", "outside of steps", "hidden communication")
+"""The threads of a worker, in order. Time within steps that is none of the first three is shown with compute."""
+_IN_STEPS = {"communicate": 1, "wait": 2}
+_OUTSIDE, _HIDDEN = 3, 4
 
-    A worker is a process with two tracks, its steps and the communication that was hidden behind backward, and with
-    counters: samples/s, bytes sent, CPU, memory. The first one has the losses too. A server is a process as well: its
-    updates, the workers that joined and left, staleness and queue depth. What can be added up has one name; numbers
-    are arguments. The same record gives the same bytes.
+
+def write_trace(folder: RunFolder, most: int = MOST, out: Path | None = None) -> Path:
+    """Write ``trace.json.gz``, or ``out``, from what every worker recorded first, and return its path.
+
+    A worker is a process with a thread for each of LANES, in none of which spans overlap, and with counters: samples/s,
+    bytes sent, CPU, memory. The first one has the losses too. A server is a process as well: its updates, the workers
+    that joined and left, staleness and queue depth. What can be added up has one name; numbers are arguments. The same
+    record gives the same bytes.
     """
+    out = out or folder.trace
     with (
-        replacing(folder.trace) as file,
+        replacing(out) as file,
         gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed,
     ):
         packed.write(b'{"displayTimeUnit":"ms","traceEvents":[')
@@ -38,7 +46,7 @@ def write_trace(folder: RunFolder, most: int = MOST) -> Path:
             text = json.dumps(event, separators=(",", ":"))
             packed.write(f"{',' if number else ''}\n{text}".encode())
         packed.write(b"\n]}\n")
-    return folder.trace
+    return out
 
 
 class TraceObserver(Observer):
@@ -63,13 +71,10 @@ def _events(folder: RunFolder, most: int) -> Events:
     files, servers = folder.event_files(), folder.server_event_files()
     end = 0.0
     for rank, path in files.items():
-        yield from _names(rank, f"rank {rank}", "steps", "hidden communication")
+        lanes = WorkerLanes(rank)
+        yield from _names(rank, f"rank {rank}", *LANES)
         for record in islice(read_events(path), max(1, most // len(files))):
-            about = {"samples": record.samples} if record.is_step else {"is_step": False}
-            for track, spans in enumerate((record.spans, record.hidden)):
-                for kind, start, length in spans:
-                    duration, args = round(1e6 * length, 3), {"step": record.step, **about}
-                    yield _event("X", rank, start, kind, args, tid=track, dur=duration)
+            yield from lanes.spans(record)
             # A counter keeps its value until the next one.
             if seconds := sum(span.length for span in record.spans):
                 start = record.spans[0].start
@@ -82,6 +87,42 @@ def _events(folder: RunFolder, most: int) -> Events:
     if files:
         yield from _losses(folder, min(files), end)
         yield from _system(folder, list(files), first + max(servers, default=-1) + 1, end)
+
+
+class WorkerLanes:
+    """Puts a worker's spans into its threads. Transfers that ran at the same time get further threads."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._ends = [0] * len(LANES)
+        """Where the last span of each thread ended, in nanoseconds."""
+
+    def spans(self, record: StepRecord) -> Events:
+        about = {"samples": record.samples} if record.is_step else {"is_step": False}
+        args = {"step": record.step, **about}
+        for span in record.spans:
+            yield self._event(_IN_STEPS.get(span.kind, 0) if record.is_step else _OUTSIDE, span, args)
+        for span in record.hidden:
+            free = (
+                lane for lane in range(_HIDDEN, len(self._ends)) if self._ends[lane] <= _ns(span.start) + 1
+            )
+            lane = next(free, len(self._ends))
+            if lane == len(self._ends):
+                self._ends.append(0)
+                yield _thread_name(self._rank, lane, f"{LANES[_HIDDEN]} {lane - _HIDDEN + 1}")
+            yield self._event(lane, span, args)
+
+    def _event(self, lane: int, span: Span, args: Any) -> dict[str, Any]:
+        # Of two spans that follow each other, the end of one and the start of the next may be rounded apart.
+        start = max(_ns(span.start), self._ends[lane])
+        end = self._ends[lane] = max(start, _ns(span.start + span.length))
+        # An integer's thousandth is the float nearest to it, and is written with three decimals or fewer.
+        more = {"tid": lane, "dur": (end - start) / 1000}
+        return {"ph": "X", "name": span.kind, "pid": self._rank, "ts": start / 1000, **more, "args": args}
+
+
+def _ns(seconds: float) -> int:
+    return round(1e9 * seconds)
 
 
 def _server(process: int, name: str, path: Path, most: int) -> Events:
@@ -125,7 +166,12 @@ def _names(process: int, name: str, *tracks: str) -> Events:
     what = {"ph": "M", "pid": process}
     yield {**what, "name": "process_name", "tid": 0, "args": {"name": name}}
     for number, track in enumerate(tracks):
-        yield {**what, "name": "thread_name", "tid": number, "args": {"name": track}}
+        yield _thread_name(process, number, track)
+        yield {**what, "name": "thread_sort_index", "tid": number, "args": {"sort_index": number}}
+
+
+def _thread_name(process: int, number: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "pid": process, "name": "thread_name", "tid": number, "args": {"name": name}}
 
 
 def _counter(process: int, at: float, name: str, value: float) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from paceline.records.files import (
     to_document,
     write_sealed,
 )
-from paceline.records.folder import RunFolder
+from paceline.records.folder import RunFolder, no_run
 from paceline.records.summary import read_summary
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.settings import Settings, read_exactly
@@ -108,10 +108,7 @@ def read_config(folder: RunFolder) -> Config:
                 f"{SCHEMA}: use that version, or {_NEW_RUN}"
             )
     except FileNotFoundError:
-        why = "it holds no config.json" if folder.path.is_dir() else "there is no such folder"
-        raise UsageError(
-            f"{folder.path} is not the folder of a run: {why}; see what 'ls runs' shows"
-        ) from None
+        raise no_run(folder) from None
     except OSError as error:
         raise UsageError(
             f"{folder.config} cannot be read ({error.strerror}); check its permissions"

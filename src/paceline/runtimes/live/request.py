@@ -1,7 +1,6 @@
 """What is asked of a training run, and the part of one of its processes."""
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -219,14 +218,6 @@ def _shown(name: str, value: object) -> str:
     if isinstance(value, Mapping):
         value = tuple(f"{rank}={factor:g}" for rank, factor in sorted(value.items()))
     return (",".join(map(str, value)) if isinstance(value, tuple) else str(value or "")) or "none"
-
-
-def latest_run(parent: Path) -> RunFolder:
-    for path in sorted(parent.glob("*/config.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True):
-        with suppress(UsageError):
-            if read_config(folder := RunFolder(path.parent)).runtime == "live":
-                return folder
-    raise UsageError(f"{parent} holds no run of 'paceline train'; name a folder, or the place where runs are")
 
 
 @dataclass(frozen=True, kw_only=True)
