@@ -27,6 +27,7 @@ COMMANDS = {
     "calibrate": ("calibrate:app", "Measure this machine, so that predictions know it."),
     "explain": ("explain:explain", "Show what a collective does, round by round."),
     "bench": ("bench:app", "Measure how fast things are here, beside what was predicted."),
+    "watch": ("watch:watch", "Follow a run while it goes on, from its files."),
     "export": ("export:export", "Write a run's records for other tools: CSV, Perfetto, TensorBoard."),
     "strategies": ("lists:strategies", "List how workers can agree, with each one's settings."),
     "codecs": ("lists:codecs", "List what can be sent instead of whole gradients."),

@@ -221,6 +221,16 @@ _LOCK_TIMEOUT, _LOCK_INTERVAL = 1.0, 0.05
 """Seconds to wait for the last process of a run that has just ended, and between two attempts."""
 
 
+def is_locked(folder: RunFolder) -> bool | None:
+    """Whether a process of this host holds a lock of the folder, without touching it; None where none can tell."""
+    try:
+        held = {word for line in Path("/proc/locks").read_text().splitlines() for word in line.split()}
+        files = [folder.lock(node).stat() for node in folder.lock_nodes()]
+    except OSError:
+        return None
+    return any(f"{os.major(one.st_dev):02x}:{os.minor(one.st_dev):02x}:{one.st_ino}" in held for one in files)
+
+
 class RunLock:
     """A share in the lock of one node; a context that gives it back.
 

@@ -180,10 +180,10 @@ class TimeLedger:
         return replace(
             self._totals,
             seconds=dict(zip(KINDS, map(sum, sums), strict=True)),
-            in_steps=_breakdown(steps),
-            in_warm_up=_breakdown(self._warm_up),
+            in_steps=breakdown(steps),
+            in_warm_up=breakdown(self._warm_up),
             outside=dict(self._outside),
-            typical=_breakdown(typical),
+            typical=breakdown(typical),
         )
 
     def _typical(self) -> list[float]:
@@ -206,6 +206,6 @@ class TimeLedger:
         return [one / many for one in found]
 
 
-def _breakdown(seconds: Sequence[float]) -> StepBreakdown:
+def breakdown(seconds: Sequence[float]) -> StepBreakdown:
     data, forward, backward, communicate, wait, apply, *others, hidden = seconds
     return StepBreakdown(data, forward, backward, communicate, wait, apply, sum(others), hidden)

@@ -111,6 +111,8 @@ class RunRecords:
         )
         if self.is_first:
             self._introduced = True
+            self.lock.check()
+            write_json(self.folder.start, to_document(replace(self._started, folder=None)))
             self._observer.started(replace(self._started, probe=probe, subject=self._prepared.job))
 
     def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
