@@ -25,6 +25,7 @@ COMMANDS = {
     "simulate": ("simulate:simulate", "Run the same training in virtual time, on a simulated cluster."),
     "predict": ("predict:predict", "Predict how fast a training will go, on hardware that you do not have."),
     "calibrate": ("calibrate:app", "Measure this machine, so that predictions know it."),
+    "compare": ("compare:compare", "Compare runs and predictions: which is faster, by how much, and why."),
     "explain": ("explain:explain", "Show what a collective does, round by round."),
     "bench": ("bench:app", "Measure how fast things are here, beside what was predicted."),
     "watch": ("watch:watch", "Follow a run while it goes on, from its files."),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from paceline.records.summary import Observer
-    from paceline.reports.progress import Expect
+    from paceline.reports.progress import Diagnose, Expect
     from paceline.runtimes.live.launcher.processes import LaunchPlan
     from paceline.runtimes.live.worker.guard import HasEnding
 
@@ -221,14 +221,18 @@ class KeepOptions:
         return self.runs or Path("runs")
 
     def observers(
-        self, settings: Settings, clock: str, expect: "Expect" = lambda _: None
+        self,
+        settings: Settings,
+        clock: str,
+        expect: "Expect" = lambda _: None,
+        diagnose: "Diagnose" = lambda _: (),
     ) -> "list[Observer]":
         from paceline.reports.progress import ConsoleObserver, JsonObserver
         from paceline.reports.tensorboard import TensorBoardObserver
 
-        shown: Observer = ConsoleObserver(clock=clock, expect=expect)
+        shown: Observer = ConsoleObserver(clock=clock, expect=expect, diagnose=diagnose)
         if self.as_json:
-            shown = JsonObserver(to_document(settings), expect=expect)
+            shown = JsonObserver(to_document(settings), expect=expect, diagnose=diagnose)
         return [TensorBoardObserver(), shown] if self.tensorboard else [shown]
 
 

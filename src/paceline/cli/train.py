@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from paceline.reports.forecast import Expectation
     from paceline.runtimes.live.request import LiveOptions, TrainRequest
     from paceline.runtimes.settings import Settings
+    from paceline.studies.findings import Finding
 
 _JOINERS_OWN = ("--device", "--threads", "--timeout", "--secret-file", "--join", "--trust", "--runs", "--job")
 
@@ -129,7 +131,7 @@ def train(
             given=given(options),
             options=live,
             observe=lambda settings: Tee(
-                [*keep.observers(settings, "wall", partial(_expect, settings, offer)), TraceObserver()]
+                [*keep.observers(settings, "wall", partial(_expect, settings, offer), _diagnose), TraceObserver()]
             ),
             runs=keep.parent,
             resume=folder,
@@ -154,6 +156,12 @@ def _expect(settings: "Settings", offer: bool, run: Started) -> "Expectation | N
     from paceline.reports.forecast import expect
 
     return expect(settings, run, profile if known else None)
+
+
+def _diagnose(folder: Path) -> "Sequence[Finding]":
+    from paceline.reports.findings import diagnose
+
+    return diagnose(folder)
 
 
 def _launch(request: "TrainRequest", where: WhereOptions) -> int:

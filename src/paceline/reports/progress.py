@@ -21,6 +21,7 @@ from paceline.reports.text import can_draw, counted, figure, time_left
 
 if TYPE_CHECKING:
     from paceline.reports.forecast import Expectation
+    from paceline.studies.findings import Finding
 
 SCHEMA = 2
 BAR_EVERY, LINE_EVERY = 0.25, 10.0
@@ -104,6 +105,8 @@ def _bar(console: Console) -> Progress:
 
 Expect = Callable[[Started], "Expectation | None"]
 """What is expected of a run that is about to begin."""
+Diagnose = Callable[[Path], "Sequence[Finding]"]
+"""What kept a run that has ended from being faster, by its folder."""
 
 
 class ProgressObserver(Observer):
@@ -111,8 +114,10 @@ class ProgressObserver(Observer):
 
     _run: Started
 
-    def __init__(self, screen: Screen, expect: Expect = lambda _: None) -> None:
-        self.screen, self._expect = screen, expect
+    def __init__(
+        self, screen: Screen, expect: Expect = lambda _: None, diagnose: Diagnose = lambda _: ()
+    ) -> None:
+        self.screen, self._expect, self._diagnose = screen, expect, diagnose
         self._expected: Expectation | None = None
 
     def started(self, run: Started) -> None:
@@ -154,6 +159,9 @@ class ProgressObserver(Observer):
         for sentence in summary.notes:
             self.noted(sentence)
 
+    def findings(self) -> "Sequence[Finding]":
+        return self._diagnose(Path(self._run.folder)) if self._run.folder else ()
+
     def close(self) -> None:
         self.screen.close()
 
@@ -167,9 +175,10 @@ class ConsoleObserver(ProgressObserver):
         err: TextIO | None = None,
         clock: str = "wall",
         expect: Expect = lambda _: None,
+        diagnose: Diagnose = lambda _: (),
     ) -> None:
         """``clock`` says whose seconds a run counts: "wall", "simulated" or "recorded"."""
-        super().__init__(Screen(out, err), expect)
+        super().__init__(Screen(out, err), expect, diagnose)
         self._clock = clock
         self._titled = False
 
@@ -206,6 +215,11 @@ class ConsoleObserver(ProgressObserver):
         self.screen.print(f"\n{text}")
         if self._expected and (outcome := self._expected.after(summary)):
             self.screen.print(outcome)
+        if findings := self.findings():
+            from paceline.reports.findings import findings_text  # which needs torch
+
+            if told := findings_text(findings, but=summary.notes):
+                self.screen.print(f"\n{told}")
         super().finished(summary)
 
 
@@ -218,8 +232,9 @@ class JsonObserver(ProgressObserver):
         out: TextIO | None = None,
         err: TextIO | None = None,
         expect: Expect = lambda _: None,
+        diagnose: Diagnose = lambda _: (),
     ) -> None:
-        super().__init__(Screen(out, err, bar=False), expect)
+        super().__init__(Screen(out, err, bar=False), expect, diagnose)
         self._settings = dict(settings)
         self._rows: list[MetricsRow] = []
 
@@ -236,8 +251,16 @@ class JsonObserver(ProgressObserver):
             "prediction": self._expected and self._expected.document,
             "rows": [row.to_json() for row in self._rows],
             "summary": summary.to_json(),
+            "findings": self._findings_document(),
         }
         self.screen.print(json_text(document))
+
+    def _findings_document(self) -> list[dict[str, Any]]:
+        if not (findings := self.findings()):
+            return []
+        from paceline.reports.findings import findings_document  # which needs torch
+
+        return findings_document(findings)
 
 
 class Tee(Observer):

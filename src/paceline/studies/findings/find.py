@@ -6,11 +6,10 @@ from functools import cached_property
 
 from paceline.records.load import disturbance
 from paceline.runtimes.settings import Cadence
-from paceline.studies.findings.finding import Finding, Kind, Remedy
+from paceline.studies.findings.finding import WORTH, Finding, Kind, Remedy
 from paceline.studies.findings.observed import ObservedSteps
 from paceline.studies.findings.rebuilt import RebuiltRun, rebuild
 from paceline.studies.findings.remedies import (
-    PAYS,
     best,
     for_communication,
     for_data,
@@ -61,12 +60,12 @@ class Diagnosis:
         return rebuild(self.seen)
 
     @cached_property
-    def _has_slow_rank(self) -> bool:
+    def has_slow_rank(self) -> bool:
         return self.seen.slowdown >= UNEVEN and self.seen.waited >= WAITING
 
     def slow_rank(self) -> Iterator[Finding]:
         seen, rank = self.seen, self.seen.slowest
-        if not self._has_slow_rank:
+        if not self.has_slow_rank:
             return
         who = "the other rank" if len(seen.workers) == 2 else "the other ranks"
         sentence = (
@@ -96,13 +95,19 @@ class Diagnosis:
         share = seen.mean.communicate / seen.mean.total
         if share < EXCHANGING or not seen.sent:
             return
-        kind, why = self._limit()
-        sentence = (
-            f"{100 * share:.0f} % of each step is communication {self._where()}: a worker sends "
-            f"{show_bytes(seen.sent)}{self._messages()} a step, which takes {show_seconds(seen.transfer)} "
-            f"({show_rate(seen.sent / seen.transfer)}){why}."
+        sentence = f"{100 * share:.0f} % of each step is communication {self._where()}: {self.exchange}."
+        remedies = for_communication(self.rebuilt)
+        yield Finding(kind=self._limit()[0], sentence=sentence, share=share, remedies=remedies)
+
+    @property
+    def exchange(self) -> str:
+        """What a worker sends in a step, how fast that went, and whether latency or bandwidth is the limit."""
+        seen = self.seen
+        rate = f" ({show_rate(seen.sent / seen.transfer)})" if seen.transfer else ""
+        return (
+            f"a worker sends {show_bytes(seen.sent)}{self._messages()} a step, which takes "
+            f"{show_seconds(seen.transfer)}{rate}{self._limit()[1]}"
         )
-        yield Finding(kind=kind, sentence=sentence, share=share, remedies=for_communication(self.rebuilt))
 
     def _limit(self) -> tuple[Kind, str]:
         rebuilt = self.rebuilt
@@ -128,7 +133,7 @@ class Diagnosis:
         seen, settings = self.seen, self.seen.run.config.settings
         step = seen.step(seen.fastest)
         alone = seen.samples(seen.fastest) / (step.compute + step.other)
-        if len(seen.workers) < 2 or self._has_slow_rank or alone < PAYS * seen.rate:
+        if len(seen.workers) < 2 or self.has_slow_rank or alone < WORTH * seen.rate:
             return
         batch = settings.batch_sizes[0]
         sentence = (
@@ -137,7 +142,8 @@ class Diagnosis:
         )
         remedies = [Remedy(change=(("workers", "1"),), gain=alone / seen.rate)]
         if self.rebuilt and len({*settings.batch_sizes}) == 1 and (times := paying_batch(self.rebuilt)):
-            sentence += f" From batch {times * batch} a worker they pay off (predicted)."
+            grows = "" if seen.fixed is not None else ", if computing grows with the batch"
+            sentence += f" From batch {times * batch} a worker they pay off (predicted{grows})."
         yield Finding(
             kind="slower-than-one",
             sentence=sentence,

@@ -5,11 +5,17 @@ from functools import cached_property
 from statistics import fmean, median
 
 from paceline.records.events import sample_events
-from paceline.records.spans import StepBreakdown, Totals
+from paceline.records.spans import StepBreakdown, StepRecord, Totals
+from paceline.strategies import build_strategy
 from paceline.studies.recorded import RecordedRun
 
 FEWEST = 5
 """Steps after the first one that a worker needs to have a typical one."""
+MOSTLY_WHOLE = 0.9
+GROWING = ("data", "forward", "backward")
+"""What takes longer with a larger batch."""
+ENOUGH, APART = 3, 0.75
+"""Steps of one batch size, and how much smaller one size is than another, that tell what a smaller batch would take."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +52,13 @@ class ObservedSteps:
         return self.workers[rank].typical
 
     def samples(self, rank: int) -> float:
-        """Of one step."""
-        one = self.workers[rank]
-        return (one.samples - one.warm_up_samples) / (one.steps - one.warm_up_steps)
+        """Of a typical step: a whole batch, unless many steps have less, as at the ends of short epochs."""
+        one, settings = self.workers[rank], self.run.config.settings
+        mean = (one.samples - one.warm_up_samples) / (one.steps - one.warm_up_steps)
+        learners = build_strategy(settings.strategy).learner_plan.count or 1
+        sizes = settings.batch_sizes
+        whole = sizes[min(rank, len(sizes) - 1)] * (settings.job.accumulate or 1) * learners
+        return float(whole) if MOSTLY_WHOLE * whole <= mean <= whole else mean
 
     @cached_property
     def rate(self) -> float:
@@ -85,15 +95,36 @@ class ObservedSteps:
         return len(set(self.run.config.placement.workers))
 
     @cached_property
+    def _records(self) -> list[StepRecord]:
+        """Of the first rank whose records are here, evenly spaced over the run."""
+        files = self.run.folder.event_files()
+        return [record for block in sample_events(files[min(files)]) for record in block] if files else []
+
+    @cached_property
     def small_exchange(self) -> float | None:
         """Seconds of a sum of a few numbers over all workers, as evaluations have them; None where none is recorded."""
-        files = self.run.folder.event_files()
-        if not files or len(self.workers) < 2:
-            return None
         found = []
-        for record in (record for block in sample_events(files[min(files)]) for record in block):
+        for record in self._records if len(self.workers) > 1 else ():
             evaluates = any(span.kind == "evaluate" for span in record.spans)
             spans = [span.length for span in record.spans if span.kind == "communicate"]
             if not record.is_step and evaluates and spans:
                 found.append(min(spans))
         return median(found) if found else None
+
+    @cached_property
+    def fixed(self) -> float | None:
+        """The part of computing that does not grow with the batch; None where steps of two sizes do not tell it.
+
+        The last step of an epoch mostly has fewer samples than the others.
+        """
+        seconds: dict[int, list[float]] = {}
+        for record in self._records:
+            if record.is_step and not record.warm_up and record.samples:
+                computing = sum(span.length for span in record.spans if span.kind in GROWING)
+                seconds.setdefault(record.samples, []).append(computing)
+        known = {size: median(steps) for size, steps in seconds.items() if len(steps) >= ENOUGH}
+        if not known or min(known) > APART * max(known):
+            return None
+        small, large = min(known), max(known)
+        each = (known[large] - known[small]) / (large - small)
+        return min(1.0, max(0.0, 1 - each * large / known[large]))

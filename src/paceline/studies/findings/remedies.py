@@ -17,6 +17,8 @@ from paceline.studies.predict.setup import Setup
 MOST = 2
 """Remedies of one finding."""
 STALENESS, PERIOD = 4, 8
+LEAST_PART = 0.25
+"""Of a rank's batch that it keeps: what less takes is not known."""
 BATCHES = (2, 4)
 """Multiples of the batch that are tried."""
 PAYS = 1.05
@@ -26,6 +28,8 @@ LARGEST = 1024
 OPTIMIZER_PASSES = 5
 """Times that SGD with momentum reads or writes each parameter's bytes: the memory's rate follows from its time."""
 LOADERS = (1, 2, 4, 8)
+LOADERS_A_CORE = 2
+"""More loader processes of all workers of a host slow each other down, even where they mostly wait."""
 
 
 def worth(rebuilt: RebuiltRun | None, changes: Mapping[SettingValue, Setup]) -> tuple[Remedy, ...]:
@@ -57,26 +61,30 @@ def for_slow_rank(rebuilt: RebuiltRun | None) -> tuple[Remedy, ...]:
         and rebuilt.seen.run.config.settings.workers > 1
     }
     if not setup.program.served:
-        sizes, evened = _evened_batches(rebuilt)
-        if min(sizes) > 0:
-            changes["batch_size", ",".join(map(str, sizes))] = evened
+        changes |= _evened_batches(rebuilt)
     return worth(rebuilt, changes)
 
 
-def _evened_batches(rebuilt: RebuiltRun) -> tuple[tuple[int, ...], Setup]:
-    """The same global batch, each rank's part in proportion to its speed, if time is in proportion to the batch."""
-    seen, old = rebuilt.seen, rebuilt.seen.run.config.settings.batch_sizes
-    ranks = [rank for rank in range(len(old)) if rank in seen.workers]
-    if len(ranks) < len(old):
-        return (0,), rebuilt.setup
-    speeds = {rank: old[rank] / (seen.step(rank).compute - seen.step(rank).apply) for rank in ranks}
-    sizes = [round(sum(old) * speeds[rank] / sum(speeds.values())) for rank in ranks]
-    sizes[sizes.index(max(sizes))] += sum(old) - sum(sizes)
-    seconds = {
-        rank: with_batch(seen.step(rank), size / old[rank]).compute
-        for rank, size in zip(ranks, sizes, strict=True)
-    }
-    return tuple(sizes), rebuilt.with_computing(seconds)
+def _evened_batches(rebuilt: RebuiltRun) -> dict[SettingValue, Setup]:
+    """The same global batch, divided so that ranks take as long; none where no step tells what less takes."""
+    seen, sizes = rebuilt.seen, list(rebuilt.seen.run.config.settings.batch_sizes)
+    old, fixed = tuple(sizes), seen.fixed
+    if fixed is None or len(seen.workers) < len(old):
+        return {}
+
+    def seconds(rank: int) -> float:
+        return with_batch(seen.step(rank), sizes[rank] / old[rank], fixed).compute
+
+    ranks, moved = range(len(old)), max(1, sum(old) // 256)
+    while True:
+        slow, fast = (pick(ranks, key=seconds) for pick in (max, min))
+        longest = seconds(slow)
+        sizes[slow], sizes[fast] = sizes[slow] - moved, sizes[fast] + moved
+        if sizes[slow] < LEAST_PART * old[slow] or max(map(seconds, ranks)) >= longest:
+            break
+    sizes[slow], sizes[fast] = sizes[slow] + moved, sizes[fast] - moved
+    setup = rebuilt.with_computing({rank: seconds(rank) for rank in ranks})
+    return {("batch_size", ",".join(map(str, sizes))): setup}
 
 
 def for_communication(rebuilt: RebuiltRun | None) -> tuple[Remedy, ...]:
@@ -118,21 +126,29 @@ def _larger_batches(rebuilt: RebuiltRun, sizes: tuple[int, ...]) -> dict[Setting
     if len(set(sizes)) > 1:
         return {}
     return {
-        ("batch_size", str(times * sizes[0])): enlarged(rebuilt.setup, times)
+        ("batch_size", str(times * sizes[0])): enlarged(rebuilt, times)
         for times in BATCHES
         if _has_data(rebuilt.seen, times)
     }
 
 
-def enlarged(setup: Setup, times: int) -> Setup:
-    cost = setup.cost
-    return replace(setup, cost=replace(cost, step=with_batch(cost.step, times), samples=times * cost.samples))
+def enlarged(rebuilt: RebuiltRun, times: int) -> Setup:
+    cost = rebuilt.setup.cost
+    step = with_batch(cost.step, times, rebuilt.seen.fixed)
+    return replace(rebuilt.setup, cost=replace(cost, step=step, samples=times * cost.samples))
 
 
-def with_batch(step: StepBreakdown, times: float) -> StepBreakdown:
-    """The computing of so many times the batch: all but the optimizer is in proportion."""
+def with_batch(step: StepBreakdown, times: float, fixed: float | None) -> StepBreakdown:
+    """The computing of so many times the batch, but for the optimizer.
+
+    Where it is not known what part is ``fixed``, all is in proportion: a larger batch takes no longer than that.
+    """
+    factor = (fixed or 0.0) + (1 - (fixed or 0.0)) * times
     return StepBreakdown(
-        data=step.data * times, forward=step.forward * times, backward=step.backward * times, apply=step.apply
+        data=step.data * factor,
+        forward=step.forward * factor,
+        backward=step.backward * factor,
+        apply=step.apply,
     )
 
 
@@ -147,8 +163,8 @@ def paying_batch(rebuilt: RebuiltRun) -> int | None:
     seen, step = rebuilt.seen, rebuilt.seen.step(rebuilt.seen.fastest)
     samples, times = seen.samples(seen.fastest), 2
     while times <= LARGEST and _has_data(seen, times):
-        alone = times * samples / (with_batch(step, times).compute + step.other)
-        if rebuilt.gain(enlarged(rebuilt.setup, times)) * seen.rate >= PAYS * alone:
+        alone = times * samples / (with_batch(step, times, seen.fixed).compute + step.other)
+        if rebuilt.gain(enlarged(rebuilt, times)) * seen.rate >= PAYS * alone:
             return times
         times *= 2
     return None
@@ -160,7 +176,11 @@ def for_data(rebuilt: RebuiltRun | None) -> tuple[Remedy, ...]:
         return ()
     step = rebuilt.setup.cost.step
     rest = rebuilt.now.seconds - step.data
-    many = next((one for one in LOADERS if step.data / one <= rest), LOADERS[-1])
+    loads = rebuilt.seen.run.summary.loads
+    cores = min((load.cores for load in loads), default=1)
+    most = max(1, LOADERS_A_CORE * cores * max(1, len(loads)) // len(rebuilt.seen.workers))
+    usable = [one for one in LOADERS if one <= most]
+    many = next((one for one in usable if step.data / one <= rest), usable[-1])
     left = max(0.0, step.data / many - rest)
     loaded = replace(rebuilt.setup.cost, step=replace(step, data=left))
     return worth(rebuilt, {("loader_workers", str(many)): replace(rebuilt.setup, cost=loaded)})
