@@ -182,7 +182,7 @@ def test_json_is_one_strict_document_with_settings_rows_and_summary(monkeypatch)
     out, err = io.StringIO(), io.StringIO()
     play(JsonObserver({"strategy": "all-reduce", "seed": 1}, out, err), monkeypatch)
     document = json.loads(out.getvalue(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-    assert list(document) == ["schema", "settings", "run", "prediction", "rows", "summary"]
+    assert list(document) == ["schema", "settings", "run", "prediction", "rows", "summary", "findings"]
     assert document["schema"] == 2
     assert document["prediction"] is None, "nothing was measured before the first step"
     assert document["settings"] == {"strategy": "all-reduce", "seed": 1}

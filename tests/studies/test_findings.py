@@ -86,6 +86,18 @@ def test_short_messages_are_bound_by_latency_and_rarer_ones_help(tmp_path: Path)
     assert all(one.gain >= 1.1 for one in first.remedies)
 
 
+@pytest.mark.parametrize(("small", "kind"), [(11e-3, "latency"), (1e-4, "bandwidth")])
+def test_the_sums_of_evaluations_tell_latency_from_bandwidth(tmp_path: Path, small: float, kind: str) -> None:
+    """The exchange of a step takes 12 ms; that of a few numbers takes as long, or next to nothing."""
+    with EventWriter(RunFolder(tmp_path).events(0)) as events:
+        spans = [Span("communicate", 0.0, small), Span("evaluate", 1.0, 0.1), Span("communicate", 1.1, 0.02)]
+        events.append(StepRecord(step=1, spans=spans, is_step=False))
+    step = replace(HEALTHY, communicate=12e-3)
+    first = find(made_up(tmp_path, [totals(step), totals(step)]))[0]
+    assert first.kind == kind
+    assert f"{kind} is the limit" in first.sentence
+
+
 def test_workers_that_lose_to_one_are_told_so_and_from_which_batch_they_pay_off(tmp_path: Path) -> None:
     step = replace(HEALTHY, communicate=30e-3)
     found = {one.kind: one for one in find(made_up(tmp_path, [totals(step), totals(step)]))}

@@ -131,7 +131,10 @@ def train(
             given=given(options),
             options=live,
             observe=lambda settings: Tee(
-                [*keep.observers(settings, "wall", partial(_expect, settings, offer), _diagnose), TraceObserver()]
+                [
+                    *keep.observers(settings, "wall", partial(_expect, settings, offer), _diagnose),
+                    TraceObserver(),
+                ]
             ),
             runs=keep.parent,
             resume=folder,

@@ -105,7 +105,7 @@ class Diagnosis:
         seen = self.seen
         rate = f" ({show_rate(seen.sent / seen.transfer)})" if seen.transfer else ""
         return (
-            f"a worker sends {show_bytes(seen.sent)}{self._messages()} a step, which takes "
+            f"a worker sends {show_bytes(seen.sent)} a step{self._messages()}, which takes "
             f"{show_seconds(seen.transfer)}{rate}{self._limit()[1]}"
         )
 
@@ -126,7 +126,7 @@ class Diagnosis:
 
     def _messages(self) -> str:
         many = round(self.rebuilt.messages) if self.rebuilt else 0
-        return f" in {many} messages, one after the other," if many > 1 else ""
+        return f" in {many} messages one after the other" if many > 1 else ""
 
     def slower_than_one(self) -> Iterator[Finding]:
         """Against the fastest rank without its exchange; alone on its host it would hardly be slower."""
@@ -140,7 +140,8 @@ class Diagnosis:
             f"{len(seen.workers)} workers train {seen.rate:,.0f} samples/s; one alone would train about {alone:,.0f} "
             f"at batch {batch}: what they exchange takes longer than what they save."
         )
-        remedies = [Remedy(change=(("workers", "1"),), gain=alone / seen.rate)]
+        hosts = (("nodes", "1"),) if seen.hosts > 1 else ()
+        remedies = [Remedy(change=(*hosts, ("workers", "1")), gain=alone / seen.rate)]
         if self.rebuilt and len({*settings.batch_sizes}) == 1 and (times := paying_batch(self.rebuilt)):
             grows = "" if seen.fixed is not None else ", if computing grows with the batch"
             sentence += f" From batch {times * batch} a worker they pay off (predicted{grows})."
