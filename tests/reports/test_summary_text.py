@@ -1,3 +1,4 @@
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,8 @@ from paceline.records.spans import KINDS, Span, StepRecord, TimeLedger, Totals
 from paceline.records.summary import Summary
 from paceline.reports.summary import summary_text
 from paceline.reports.text import bar, figure, percent, rounded_to_add_up, time_left
+from paceline.studies.recorded import read_recorded
+from recorded_runs import GOLDEN
 
 FOLDER = "runs/20261115-184207-digits"
 STEP = {
@@ -181,7 +184,9 @@ def test_one_worker_sends_nothing_and_an_unsampled_run_claims_no_cpu():
 @given(scale=st.floats(1e-4, 1e5), slowdown=st.floats(1, 50))
 def test_the_text_fits_80_columns_for_steps_of_any_length(scale, slowdown):
     one, two = totals(scale=scale, first=99), totals(scale=scale, slowdown=slowdown, first=99)
-    assert max(map(len, summary_text(replace(SUMMARY, totals=[one, two]), FOLDER).splitlines())) <= 80
+    summary = replace(SUMMARY, totals=[one, two])
+    for predicted in (None, two.typical):
+        assert max(map(len, summary_text(summary, FOLDER, predicted=predicted).splitlines())) <= 80
 
 
 @settings(max_examples=30)
@@ -225,3 +230,18 @@ def test_damaged_lines_of_a_record_are_told():
     hurt = replace(totals(), damaged=2)
     told = summary_text(replace(SUMMARY, totals=[totals(), hurt]), FOLDER).splitlines()
     assert told[-1] == "2 lines of the record could not be read; what was there is in no sum"
+
+
+def test_the_predicted_step_stands_beside_the_measured_one_part_by_part():
+    run = read_recorded(GOLDEN / "all-reduce")
+    text = summary_text(run.summary, predicted=run.forecast.row.breakdown)
+    lines = text.splitlines()
+    title = next(line for line in lines if line.startswith("where a step went"))
+    table = lines[lines.index(title) + 1 :]
+    end = title.index("predicted") + len("predicted")
+    column = [float(line[end - 9 : end]) for line in table[:8]]
+    assert sum(column[:-1]) == pytest.approx(column[-1]), "the parts do not add up"
+    measured = statistics.fmean(one.typical.total for one in run.summary.totals)
+    off = 100 * (run.forecast.row.step / measured - 1)
+    assert table[7].endswith(f"  ({off:+.0f} %)")
+    assert "predicted" not in summary_text(run.summary)

@@ -152,7 +152,8 @@ def _expect(settings: "Settings", offer: bool, run: Started) -> "Expectation | N
     """Predict the run by the profile of this machine; where there is none, ``offer`` to make one."""
     profile = machine_profile(run.threads or 1)
     known = profile.exists()
-    if offer and not known and run.subject is not None:
+    # Of workers with several threads no links are measured, so that a profile would predict one worker only.
+    if offer and not known and run.subject is not None and run.threads == 1:
         say_on_stderr(f"no profile of this machine: {MAKE}, and every run is predicted")
     if run.probe is None and not known:
         return None

@@ -142,6 +142,8 @@ def _step_table(workers: Workers, blocks: bool, predicted: StepBreakdown | None 
         columns[f"rank {rank}"] = milliseconds(workers[rank].typical)
     off = ""
     if predicted is not None:
+        if ratio > UNEVEN:  # a terminal has no room for all
+            columns.pop("mean ms", None)
         columns["predicted"] = milliseconds(predicted)
         off = f"({100 * (predicted.total / typical.total - 1):+.0f} %)" if typical.total else ""
     width = {2: 24, 3: 18, 4: 12}.get(len(columns), 6)

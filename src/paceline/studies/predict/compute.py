@@ -107,6 +107,8 @@ class ComputeTimes:
     jitter: float = 0.0
     """By how much the steps of one worker vary, where that was recorded."""
     typical: RecordedStep | None = None
+    data: float = 0.0
+    """Seconds to load one sample, where that was measured; a device model knows nothing of data."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cost", cache(self.cost))
@@ -119,7 +121,8 @@ class ComputeTimes:
         """A step alone on the device; of a measured step, another batch takes its share of all but the optimizer."""
         modelled = accumulated(step_cost(self.trace(samples), self.device), self.accumulate)
         if self.typical is None:
-            return replace(modelled, samples=samples)
+            step = replace(modelled.step, data=self.data * samples)
+            return replace(modelled, samples=samples, step=step)
         measured = self.typical.step
         step = replace(measured * (samples / self.typical.samples), apply=measured.apply)
         return replace(modelled, samples=samples, step=step, spread=MEASURED_SPREAD, unmeasured={})

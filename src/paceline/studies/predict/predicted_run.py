@@ -1,7 +1,10 @@
 """A run that is about to begin, predicted by the profile of its machine."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -11,7 +14,9 @@ from paceline.errors import UsageError
 from paceline.jobs.job import Job
 from paceline.records.folder import environment
 from paceline.runtimes.config import Config
+from paceline.runtimes.loading import Request, load
 from paceline.runtimes.randomness import AllStreams, undisturbed
+from paceline.runtimes.settings import Settings
 from paceline.strategies import build_strategy
 from paceline.studies.predict import basis_of
 from paceline.studies.predict.deployment import MEASURED
@@ -19,11 +24,15 @@ from paceline.studies.predict.model import find_model
 from paceline.studies.predict.prediction import Basis, PredictionRow
 from paceline.studies.predict.request import PredictRequest
 
+BATCHES, PATIENCE = 16, 0.1
+"""Mini-batches that are loaded, at most and for no longer than so many seconds, to know how long that takes."""
+
 
 def predict_run(config: Config, job: Job, path: Path, transport: str) -> tuple[PredictionRow, Basis]:
     """The step of this run by the profile ``path``; a UsageError says why it cannot be predicted.
 
-    ``job`` is the run's, which is neither imported nor loaded again, and no random number of the run is used up.
+    ``job`` is the run's, which is neither imported nor built again; a few of its mini-batches are loaded. No random
+    number of the run is used up.
     ``transport`` is what its workers' messages go through, as ``Started`` has it.
     """
     profile = read_profile(path, str(torch.__version__))
@@ -31,8 +40,27 @@ def predict_run(config: Config, job: Job, path: Path, transport: str) -> tuple[P
     request = _request(config, profile, path, transport)
     with undisturbed(AllStreams()):
         model = find_model(request, subject=job)
+        model = replace(model, compute=replace(model.compute, data=_loading(job, config.settings)))
         model.check()
-        return model.row(model.strategies[0], config.settings.workers), basis_of(model)
+        row, basis = model.row(model.strategies[0], config.settings.workers), basis_of(model)
+    return row, replace(basis, compute=f"{basis.compute}; data by a few mini-batches")
+
+
+def _loading(job: Job, settings: Settings) -> float:
+    """Seconds to load one sample, by a few mini-batches; none where other processes load them ahead of time."""
+    if job.loader_workers:
+        return 0.0
+    size, generator = settings.batch_sizes[0], torch.Generator().manual_seed(settings.seed)
+    drawn = (torch.randint(len(job.train), (size,), generator=generator).tolist() for _ in range(BATCHES))
+    begun = last = perf_counter()
+    times: list[float] = []
+    for _ in load(job.train, (Request(indices, settings.seed) for indices in drawn), 0):
+        now = perf_counter()
+        times.append(now - last)
+        if now - begun > PATIENCE:
+            break
+        last = perf_counter()
+    return median(times) / size
 
 
 def _check(config: Config, profile: Profile) -> None:
