@@ -24,6 +24,7 @@ COMMANDS = {
     "reshard": ("train:reshard", "Make a stopped run ready for another number of workers."),
     "simulate": ("simulate:simulate", "Run the same training in virtual time, on a simulated cluster."),
     "predict": ("predict:predict", "Predict how fast a training will go, on hardware that you do not have."),
+    "plan": ("plan:plan", "Find what to train on: hardware, strategy and batch for a deadline or a budget."),
     "calibrate": ("calibrate:app", "Measure this machine, so that predictions know it."),
     "compare": ("compare:compare", "Compare runs and predictions: which is faster, by how much, and why."),
     "explain": ("explain:explain", "Show what a collective does, round by round."),

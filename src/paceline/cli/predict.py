@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MONEY = Group("What it costs", sort_key=5)
 SHOWN = Group("What is shown", sort_key=6)
+PARTS = ("data", "data_dir", "model")
+"""Options that name a job by its parts, beside the optimizer, which a model has too."""
 
 JobText = Annotated[str | None, Parameter(group=JOB)]
 WhereText = Annotated[str | None, Parameter(group=WHERE)]
@@ -116,17 +118,7 @@ class PredictOptions:
         from paceline.studies.predict import PredictRequest
         from paceline.studies.predict.request import parse_counts
 
-        settings: dict[str, Any] = given(self)
-        parts = {name: settings[name] for name in ("data", "model", "optimizer") if name in settings}
-        if "job" in settings and parts:
-            raise UsageError(
-                f"--job {self.job} brings its own parts: leave out --data, --model and --optimizer"
-            )
-        if settings.keys() & {"job", "data", "model"}:
-            settings["job"] = JobSpec(path=self.job, **parts)
-        settings = {option: value for option, value in settings.items() if option not in ("data", "model")}
-        if "input" in settings:
-            settings["shape"] = _shape(settings.pop("input"))
+        settings = with_job(given(self))
         if self.profile is not None:
             settings["profile"] = named_profile(self.profile, usual_threads())
         if "workers" in settings:
@@ -182,14 +174,28 @@ def predict(
     progress.done()
     document = json.dumps(to_document(prediction), indent=2)
     if out is not None:
-        _write(out, document + "\n")
+        write_text(out, document + "\n")
     if svg is not None:
-        _write(svg, picture(prediction))
+        write_text(svg, picture(prediction))
     lines = [document] if as_json else text_lines(prediction)
     if chart and not as_json:
         lines += ["", *chart_lines(prediction, unicode=can_draw(sys.stdout))]
     print("\n".join(lines))  # noqa: T201
     return 0
+
+
+def with_job(settings: dict[str, Any]) -> dict[str, Any]:
+    """Options by name, with the parts of a job made into one, and the input into a shape."""
+    parts = {name: settings[name] for name in (*PARTS, "optimizer") if name in settings}
+    if "job" in settings and parts:
+        raise UsageError(
+            f"--job {settings['job']} brings its own parts: leave out --data, --model and --optimizer"
+        )
+    if settings.keys() & {"job", *PARTS}:
+        settings["job"] = JobSpec(path=settings.get("job"), **parts)
+    if "input" in settings:
+        settings["shape"] = _shape(settings.pop("input"))
+    return {option: value for option, value in settings.items() if option not in PARTS}
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -198,7 +204,7 @@ def _shape(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.lower().split("x")))
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     try:
         path.write_text(text)
     except OSError as error:

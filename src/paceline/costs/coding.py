@@ -111,9 +111,7 @@ class CodecCosts:
 
     def state_bytes(self, layout: Layout, dtype: torch.dtype) -> int:
         """What a worker keeps from round to round."""
-        # Outside of a trace torch would import its compiler.
-        context, _ = trace_function(lambda: _context(self.codec, layout, dtype, 1))
-        return sum(one.numel() * dtype.itemsize for one in context.state.values())
+        return _state_bytes(self.codec, layout, dtype)
 
 
 UNCODED = CodecCosts()
@@ -124,6 +122,13 @@ class _TracedProgram(NamedTuple):
     operators: tuple[Counter[Operator], ...]
     """One more than exchanges."""
     held: int
+
+
+@lru_cache(maxsize=256)
+def _state_bytes(codec: Codec, layout: Layout, dtype: torch.dtype) -> int:
+    # Outside of a trace torch would import its compiler.
+    context, _ = trace_function(lambda: _context(codec, layout, dtype, 1))
+    return sum(one.numel() * dtype.itemsize for one in context.state.values())
 
 
 @lru_cache(maxsize=4096)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from math import exp
 from typing import Any
 
@@ -194,27 +194,48 @@ class PacelineModel:
 
     def row(self, strategy: str, workers: int) -> PredictionRow:
         setup = self.setup(strategy, workers)
-        cost, step = setup.cost, self.step(setup)
-
-        def seconds(compute: float, links: float) -> float:
-            if step.path == "events":  # simulating every worker again takes long
-                return seconds_by_parts(step.breakdown, compute, links)
-            return self.step(with_slower(setup, compute=compute, transfers=links)).seconds
-
-        doubts = (cost.spread, self.deployment.spread, longest(cost.unmeasured))
-        low, high = interval(step.seconds, seconds, *doubts)
+        low, high = self.interval(setup)
         known = {"bound": self.bounds(setup).bound, "memory": self.memory(setup)}
-        row = self._row(workers, step, self.alone, low=low, high=high, **known)
+        row = self._row(workers, self.step(setup), self.alone, low=low, high=high, **known)
         return replace(row, samples=row.samples * setup.learners)
 
+    def interval(self, setup: Setup) -> tuple[float, float]:
+        """The 10th and the 90th percentile of a step's seconds, of steps that are worked out anew."""
+        step = self.step(setup)
+        if step.path == "events":  # simulating every worker again takes long
+            return self.interval_by_parts(setup)
+
+        def seconds(compute: float, links: float) -> float:
+            return self.step(with_slower(setup, compute=compute, transfers=links)).seconds
+
+        return interval(step.seconds, seconds, *self._doubts(setup))
+
+    def interval_by_parts(self, setup: Setup) -> tuple[float, float]:
+        """The same from the step's breakdown alone, which takes no time: what is hidden stays hidden."""
+        step = self.step(setup)
+        return interval(step.seconds, partial(seconds_by_parts, step.breakdown), *self._doubts(setup))
+
+    def _doubts(self, setup: Setup) -> tuple[float, float, float]:
+        return setup.cost.spread, self.deployment.spread, longest(setup.cost.unmeasured)
+
+    def hourly(self, workers: int) -> float:
+        """What they cost an hour; a host that is partly used is paid whole."""
+        if self.request.host_price:
+            return self.deployment.hosts(workers) * self.request.host_price
+        return workers * self.request.price
+
+    def finish(self, workers: int, rate: float) -> float | None:
+        """Seconds of the whole training at so many samples a second; None where no epochs are asked for."""
+        if self.request.epochs is None:
+            return None
+        steps = self.request.epochs * self._shards(workers).steps_per_epoch
+        return steps * self.samples(workers) / rate
+
     def _row(self, workers: int, step: PredictedStep, alone: float, **known: Any) -> PredictionRow:
-        """``alone``: samples a second of one worker. A host that is partly used is paid whole."""
-        request, samples, share = self.request, self.samples(workers), self.largest_share(workers)
-        rate, hourly, finish = step.rate * samples / (workers * share), workers * request.price, None
-        if request.host_price:
-            hourly = self.deployment.hosts(workers) * request.host_price
-        if request.epochs is not None:
-            finish = request.epochs * self._shards(workers).steps_per_epoch * samples / rate
+        """``alone``: samples a second of one worker."""
+        samples, share, hourly = self.samples(workers), self.largest_share(workers), self.hourly(workers)
+        rate = step.rate * samples / (workers * share)
+        finish = self.finish(workers, rate)
         return PredictionRow(
             workers=workers,
             batch=share,
@@ -318,8 +339,9 @@ def find_model(
 
     ``subject`` is what the request names, where it has been built already.
     """
-    profile = like.profile if like else None
-    if like is None and request.profile is not None:
+    same = like is not None and like.request.profile == request.profile
+    profile = like.profile if like and same else None
+    if not same and request.profile is not None:
         profile = read_profile(request.profile, str(torch.__version__))
     deployment = find_deployment(request, profile)
     subject = like.subject if like else subject or find_subject(request)
@@ -334,7 +356,7 @@ def find_model(
         if build_codec(spec).has_momentum:
             check_momentum(subject, spec)
     sheet = _find_sheet(request, deployment)
-    if like is not None and (sheet, request.precision) == (like.sheet, like.request.precision):
+    if like and same and (sheet, request.precision) == (like.sheet, like.request.precision):
         compute = like.compute
     else:
         traces = like.compute.traces if like else BatchTraces(lambda samples: trace(subject, samples))

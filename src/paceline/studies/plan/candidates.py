@@ -1,0 +1,196 @@
+"""Every way to train, priced: how long it takes, what it costs, and what is left out and why."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from paceline.codecs import build_codec
+from paceline.errors import UsageError
+from paceline.strategies import build_strategy
+from paceline.strategies.base import Strategy
+from paceline.studies.plan.factors import SampleFactors
+from paceline.studies.plan.request import Choice, PlanRequest
+from paceline.studies.predict.model import HOUR, PacelineModel, ShowProgress, find_model
+from paceline.studies.predict.setup import Setup
+
+LARGE = 8
+"""A global batch of more than this many reference batches is doubted: larger ones took warm-up and tuning to work."""
+ALIKE = 1.02
+"""A doubtful way that is better by a smaller factor is not worth its doubt."""
+
+Doubt = Literal["batch", "strategy", "codec"]
+"""Why a way to train may need more samples to the same accuracy than plain SGD with the reference batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A way to train with its price; times are seconds, intervals hold 80 %."""
+
+    hardware: str
+    strategy: str
+    codec: str
+    workers: int
+    hosts: int
+    servers: int
+    """0 for a strategy that has none."""
+    batch: int
+    """Of a worker's step."""
+    global_batch: int
+    steps: int
+    factor: float
+    """Samples to the target over those of the study's first pair; 1 where no study says."""
+    doubts: tuple[Doubt, ...]
+    step: float
+    rate: float
+    sent: float
+    memory: float
+    time: float
+    time_low: float
+    time_high: float
+    cost: float
+    cost_low: float
+    cost_high: float
+    interval: Literal["simulated", "by parts"] = "by parts"
+    """Whether the steps at both ends were worked out, or taken from the step's breakdown."""
+
+    def with_interval(self, low: float, high: float) -> "Candidate":
+        """With its step between these seconds."""
+        down, up = low / self.step, high / self.step
+        return replace(
+            self,
+            time_low=self.time * down,
+            time_high=self.time * up,
+            cost_low=self.cost * down,
+            cost_high=self.cost * up,
+        )
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    reason: str
+    count: int
+    example: str
+
+
+class Priced(NamedTuple):
+    candidate: Candidate
+    choice: Choice
+    model: PacelineModel
+    setup: Setup
+
+    def refined(self) -> Candidate:
+        """With an interval whose ends are worked out."""
+        found = self.candidate.with_interval(*self.model.interval(self.setup))
+        return replace(found, interval="simulated")
+
+
+class Unfit(Exception):
+    """A choice that is left out; the message says why."""
+
+
+class Pricer:
+    """Prices one choice after another; the model is traced once for each batch size."""
+
+    def __init__(self, request: PlanRequest, factors: SampleFactors, progress: ShowProgress) -> None:
+        self.request, self.factors, self._progress = request, factors, progress
+        self._like: PacelineModel | None = None
+        self._first: dict[str, str] = {}
+        self._counts: Counter[str] = Counter()
+
+    def price_all(self) -> list[Priced]:
+        choices, found = list(self.request.choices()), []
+        for number, choice in enumerate(choices, start=1):
+            self._progress(f"{number} of {len(choices)}: {choice}")
+            try:
+                found.append(self._price(choice))
+            except (Unfit, UsageError) as error:
+                self._counts[str(error)] += 1
+                self._first.setdefault(str(error), str(choice))
+        return found
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """Most frequent reason first."""
+        return tuple(LeftOut(why, many, self._first[why]) for why, many in self._counts.most_common())
+
+    def _price(self, choice: Choice) -> Priced:
+        self._check(choice)
+        factor = self.factors.factor(choice.strategy, choice.codec)
+        model = find_model(self.request.predict_request(choice), like=self._like)
+        self._like = model
+        model.check()
+        setup = model.setup(model.strategies[0], choice.workers)
+        memory = model.memory_with(setup, setup.cost.samples // setup.learners)
+        if not memory.fits:
+            raise Unfit(f"needs more memory than {memory.device} has")
+        step, rate = model.step(setup), model.rate(setup)
+        seconds = model.finish(choice.workers, rate)
+        assert seconds is not None, "a plan has epochs"
+        time, hourly = factor * seconds, model.hourly(choice.workers)
+        together = model.samples(choice.workers) * setup.learners
+        candidate = Candidate(
+            hardware=choice.offer.label,
+            strategy=model.strategies[0],
+            codec=choice.codec,
+            workers=choice.workers,
+            hosts=self.request.hosts(choice),
+            servers=setup.servers if setup.program.served else 0,
+            batch=choice.batch,
+            global_batch=together,
+            steps=round(time * rate / together),
+            factor=factor,
+            doubts=tuple(self._doubts(choice, together)),
+            step=step.seconds,
+            rate=rate,
+            sent=step.sent,
+            memory=memory.total,
+            time=time,
+            time_low=time,
+            time_high=time,
+            cost=hourly / HOUR * time,
+            cost_low=0.0,
+            cost_high=0.0,
+        )
+        return Priced(candidate.with_interval(*model.interval_by_parts(setup)), choice, model, setup)
+
+    def _check(self, choice: Choice) -> None:
+        """What needs no model."""
+        offer, together = choice.offer, choice.workers * choice.batch
+        if choice.workers > offer.most:
+            raise Unfit(f"more workers than the {offer.most} of {offer.label}")
+        if not offer.fills_hosts(choice.workers):
+            raise Unfit(f"does not fill whole hosts of {offer.per_host} workers")
+        if self.request.largest_batch is not None and together > self.request.largest_batch:
+            raise Unfit(f"has a global batch of more than {self.request.largest_batch:,}")
+        strategy = build_strategy(choice.strategy)
+        if not strategy.least_workers <= choice.workers <= strategy.most_workers:
+            raise Unfit(f"{choice.strategy} is not for so many workers")
+        if not self.factors.reaches(choice.strategy, choice.codec):
+            raise Unfit(f"{choice.strategy} with {choice.codec} did not reach the target in the study")
+
+    def _doubts(self, choice: Choice, together: int) -> Iterable[Doubt]:
+        if together > LARGE * self.request.reference:
+            yield "batch"
+        if choice.workers == 1 or self.factors.knows(choice.strategy, choice.codec):
+            return
+        if not is_synchronous(build_strategy(choice.strategy)):
+            yield "strategy"
+        if build_codec(choice.codec).compresses:
+            yield "codec"
+
+
+def is_synchronous(strategy: Strategy) -> bool:
+    """Whether every step is one of plain SGD on the global batch."""
+    return strategy.replicated or (strategy.served and strategy.staleness_bound == 0)
+
+
+def without_needless_doubt(priced: Iterable[Priced]) -> list[Priced]:
+    """Leave out what is doubted for more reasons than another one that is about as fast and as cheap."""
+    every = list(priced)
+
+    def beaten(one: Candidate, by: Candidate) -> bool:
+        plainer = {*by.doubts} < {*one.doubts}
+        return plainer and by.time <= ALIKE * one.time and by.cost <= ALIKE * one.cost
+
+    return [one for one in every if not any(beaten(one.candidate, other.candidate) for other in every)]

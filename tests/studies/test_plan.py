@@ -1,0 +1,238 @@
+"""A plan on small models and catalogue hardware: what is ranked first, what is left out, what a study changes."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from convergence_studies import cell_result, study_of, three_seeds
+from paceline.errors import UsageError
+from paceline.reports.plan import answer, text_lines
+from paceline.reports.plan_chart import chart_lines, picture
+from paceline.studies.convergence.folder import StudyFolder
+from paceline.studies.plan import PlanRequest, make_plan, parse_offer, read_offers
+from paceline.studies.plan.candidates import Candidate, Priced, without_needless_doubt
+from paceline.studies.plan.factors import SampleFactors
+from paceline.studies.plan.ranking import Aim, distinct, pareto_front
+
+MLP = {"model": "mlp:hidden=2000", "shape": (1, 28, 28), "classes": 10, "samples": 10_000_000}
+CHEAP, FAST = "v100:price=1,network=1gbit,most=4", "h100:host_price=40,network=100gbit,per_host=2,most=4"
+
+
+def candidate(time: float, cost: float, **more) -> Candidate:
+    usual = {
+        "hardware": "a100",
+        "strategy": "all-reduce",
+        "codec": "identity",
+        "workers": 2,
+        "hosts": 1,
+        "servers": 0,
+        "batch": 32,
+        "global_batch": 64,
+        "steps": 1,
+        "factor": 1.0,
+        "doubts": (),
+        "step": 1.0,
+        "rate": 64.0,
+        "sent": 1.0,
+        "memory": 1.0,
+    }
+    edges = {"time_low": time, "time_high": time, "cost_low": cost, "cost_high": cost}
+    return Candidate(**(usual | edges | more), time=time, cost=cost)
+
+
+def plan_of(*hardware: str, factors: SampleFactors | None = None, **more):
+    offers = tuple(map(parse_offer, hardware or (CHEAP, FAST)))
+    asked = {"strategies": ("all-reduce", "local-sgd:period=8"), "codecs": ("identity", "int8")}
+    return make_plan(PlanRequest(**(MLP | asked | {"batch_sizes": (32, 64)} | more), offers=offers), factors)
+
+
+FIGURE = st.floats(0.1, 100)
+
+
+@given(st.lists(st.tuples(FIGURE, FIGURE), min_size=1, max_size=30))
+def test_the_front_is_what_nothing_else_beats(figures):
+    every = [candidate(time, cost) for time, cost in figures]
+    front = pareto_front(every)
+    assert [one.time for one in front] == sorted(one.time for one in front)
+    for one in every:
+        at_least_as_good = [two for two in front if two.time <= one.time and two.cost <= one.cost]
+        assert at_least_as_good, "everything is matched by the front"
+        if one in front:
+            assert {(two.time, two.cost) for two in at_least_as_good} == {(one.time, one.cost)}
+
+
+@given(st.lists(st.tuples(FIGURE, FIGURE), min_size=1, max_size=20), FIGURE, FIGURE)
+def test_what_is_ranked_meets_the_aim_and_is_in_order(figures, deadline, budget):
+    every = [candidate(time, cost) for time, cost in figures]
+    both = Aim(deadline=deadline, budget=budget).rank(every)
+    assert all(one.time <= deadline and one.cost <= budget for one in both)
+    assert [one.cost for one in both] == sorted(one.cost for one in both)
+    by_time = [one.time for one in Aim(budget=budget).rank(every)]
+    assert by_time == sorted(one.time for one in every if one.cost <= budget)
+    nearest = Aim(deadline=deadline, budget=budget).nearest(every)[0]
+    assert Aim(deadline=deadline, budget=budget).excess(nearest) == pytest.approx(
+        min(max(one.time / deadline, one.cost / budget) for one in every)
+    )
+
+
+def test_a_doubtful_way_must_gain_something():
+    plain = candidate(100, 10)
+    slow, little, much = (
+        candidate(time, 10, doubts=("codec",), codec="int8") for time in (101, 99, 90)
+    )
+    large = candidate(99, 10, doubts=("batch",))
+    both = candidate(98, 10, doubts=("batch", "codec"))
+    priced = [Priced(one, None, None, None) for one in (plain, slow, little, much, large, both)]
+    assert [one.candidate for one in without_needless_doubt(priced)] == [plain, much]
+    assert distinct([plain, replace(plain, batch=64), much]) == [plain, much]
+
+
+@pytest.fixture(scope="module")
+def free():
+    return plan_of()
+
+
+def test_without_an_aim_the_table_is_the_front(free):
+    assert free.met
+    assert {*free.best} <= {*free.front}
+    assert all(one.time_low <= one.time <= one.time_high for one in free.candidates)
+    assert all(one.cost_low <= one.cost <= one.cost_high for one in free.candidates)
+    assert {one.interval for one in free.front} == {"simulated"}
+    one = next(one for one in free.candidates if one.workers == 1 and one.hardware == "v100 at 1gbit")
+    assert one.cost == pytest.approx(one.time / 3600)
+    host = next(one for one in free.candidates if one.hardware.startswith("h100") and one.workers == 1)
+    assert host.cost == pytest.approx(40 * host.time / 3600), "a host that is partly used is paid whole"
+
+
+def test_a_deadline_and_a_budget_choose_from_the_front(free):
+    fastest, cheapest = free.front[0], free.front[-1]
+    assert fastest.time < cheapest.time
+    late = plan_of(deadline=2 * cheapest.time)
+    assert (late.met, late.first.cost) == (True, pytest.approx(cheapest.cost))
+    soon = plan_of(deadline=1.01 * fastest.time)
+    assert soon.first.time <= 1.01 * fastest.time
+    rich = plan_of(budget=2 * fastest.cost)
+    assert rich.first.time == pytest.approx(fastest.time)
+    assert answer(rich).endswith("that do.")
+
+
+def test_what_cannot_be_met_names_the_nearest_and_what_it_takes(free):
+    fastest, cheapest = free.front[0], free.front[-1]
+    missed = plan_of(deadline=fastest.time / 2)
+    assert not missed.met
+    assert missed.first.time == pytest.approx(fastest.time)
+    assert "Nothing meets the deadline" in answer(missed)
+    assert "It would take a deadline of" in answer(missed)
+    between = plan_of(deadline=1.01 * fastest.time, budget=1.01 * cheapest.cost)
+    assert not between.met
+    assert "at that budget or a budget of" in answer(between)
+    hopeless = answer(plan_of(deadline=fastest.time / 2, budget=cheapest.cost / 2))
+    assert " and a budget of " in hopeless.partition("It would take")[2]
+
+
+def test_what_does_not_go_together_or_fit_is_left_out_with_its_reason():
+    found = plan_of(
+        "v100:price=1,per_host=4,most=8",
+        workers=(1, 4, 6, 8, 16),
+        batch_sizes=(32, 2_000_000),
+        codecs=("identity", "dgc"),
+        largest_batch=9_000_000,
+    )
+    reasons = " ".join(one.reason for one in found.left_out)
+    assert "more workers than the 8" in reasons
+    assert "whole hosts of 4" in reasons
+    assert "global batch of more than 9,000,000" in reasons
+    assert "adds momentum" in reasons
+    assert "needs more memory than NVIDIA V100" in reasons
+    assert {one.workers for one in found.candidates} == {1, 4, 8}
+    assert all(one.count > 0 and one.example for one in found.left_out)
+    assert "left out" in " ".join(text_lines(found))
+
+
+def test_nothing_that_fits_is_refused_with_the_reason():
+    with pytest.raises(UsageError, match="nothing can be planned: .* needs more memory"):
+        plan_of("v100:price=1,most=1", batch_sizes=(5_000_000,))
+    with pytest.raises(UsageError, match="unknown model 'resnet5'"):
+        plan_of(model="resnet5", shape=None, classes=None)
+
+
+def test_unknowns_are_named_by_row(free):
+    found = plan_of("v100:price=1,network=1gbit,most=4", deadline=1e9, reference_batch=8)
+    assert any("batch" in one.doubts for one in found.best)
+    assert any("strategy" in one.doubts for one in found.best)
+    said = next(line for line in text_lines(found) if line.startswith("Not known"))
+    assert "for a global batch of more than 8 x 8" in said
+    assert "drift apart" in said
+
+
+def test_the_front_is_drawn(free):
+    drawn = chart_lines(free)
+    assert drawn[0].startswith("time by cost")
+    plain = chart_lines(free, unicode=False)
+    assert all(line.isascii() for line in plain)
+    shown = "".join(plain[1:-2])
+    assert 1 <= shown.count("o") + shown.count("#") <= len(free.front)
+    svg = picture(plan_of(deadline=1e6))
+    assert svg.startswith("<svg")
+    assert "the deadline of" in svg
+
+
+def test_a_study_multiplies_the_samples_of_its_pairs(tmp_path):
+    study = three_seeds(study_of("all-reduce", "local-sgd:period=8", "async"))
+    folder = StudyFolder(tmp_path / "study")
+    folder.open(study)
+    for seed in study.seeds:
+        folder.keep(study, cell_result("all-reduce", seed, 0.5, 0.9, 0.9))
+        folder.keep(study, cell_result("local-sgd:period=8", seed, 0.5, 0.6, 0.9))
+        folder.keep(study, cell_result("async", seed, 0.5, 0.6, 0.6))
+    factors = SampleFactors.read(folder.path, target=0.85)
+    assert factors.factor("all-reduce", "identity") == 1
+    assert factors.factor("local-sgd:period=8,average=none", "identity") == 1, "another setting, not measured"
+    assert factors.factor("local-sgd:period=8", "identity") == 1.5
+    asked = {"workers": (4,), "strategies": study.strategies, "batch_sizes": (32,)}
+    before, after = plan_of(CHEAP, **asked), plan_of(CHEAP, factors=factors, **asked)
+    assert "did not reach the target" in " ".join(one.reason for one in after.left_out)
+
+    def local(plan):
+        pairs = (one for one in plan.candidates if one.strategy.startswith("local"))
+        return next(one for one in pairs if one.codec == "identity")
+
+    assert local(after).time == pytest.approx(1.5 * local(before).time)
+    assert local(after).cost == pytest.approx(1.5 * local(before).cost)
+    assert (local(before).doubts, local(after).doubts) == (("strategy",), ())
+    assert "x 1.5" in "\n".join(text_lines(after))
+    with pytest.raises(UsageError, match="never reached 99 %"):
+        SampleFactors.read(folder.path, target=0.99)
+
+
+def test_offers_are_read_from_a_file_with_the_line_of_a_mistake(tmp_path):
+    path = tmp_path / "offers.toml"
+    path.write_text("[[hardware]]\ndevice = 'a100'\nprice = 2.5\nper-host = 8\nmost = 32\nnetwork = '25gbit'\n")
+    (offer,) = read_offers(path)
+    assert offer == parse_offer("a100:price=2.5,per_host=8,most=32,network=25gbit")
+    assert offer.counts == (1, 2, 4, 8, 16, 32)
+    assert parse_offer("a100:price=1,per_host=6,most=20").counts == (1, 2, 4, 6, 12, 18)
+    path.write_text("[[hardware]]\ndevice = 'a100'\nprise = 2.5\nprice = 1\n")
+    with pytest.raises(UsageError, match=r"line 3: unknown key 'hardware\[0\].prise'; did you mean"):
+        read_offers(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a100", "needs one of price and host-price"),
+        ("a100:price=1,host_price=2", "needs one of price and host-price"),
+        ("a10000:price=1", "unknown device 'a10000'"),
+        ("a100:price=-1", "more than 0"),
+        ("a100:price", "is not a setting"),
+        ("a100:price=1,network=fast", "unknown network 'fast'"),
+        ("a100:price=1,most=0", "whole number, 1 or more"),
+        ("a100:price=1,cost=2", "unknown key 'cost'"),
+        (":price=1", "names no device"),
+    ],
+)
+def test_a_bad_offer_is_refused(text, says):
+    with pytest.raises(UsageError, match=says):
+        parse_offer(text)
