@@ -173,7 +173,7 @@ def _factor_sentence(plan: TrainingPlan) -> str:
     return (
         f"Samples of each pair are multiplied by what {factors.study} measured relative to {factors.first}, samples to "
         f"{percent(factors.target)} with {counted(factors.workers, 'worker')} and a global batch of "
-        f"{factors.global_batch:,}; pairs that it did not run are not multiplied."
+        f"{factors.global_batch:,}; a pair that it did not run by what its strategy and its codec needed alone."
     )
 
 

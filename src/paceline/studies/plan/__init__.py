@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from paceline import __version__
-from paceline.errors import UsageError
 from paceline.studies.plan.candidates import Candidate, LeftOut, Priced, Pricer, without_needless_doubt
 from paceline.studies.plan.factors import SampleFactors
 from paceline.studies.plan.offers import Offer, parse_offer, read_offers
@@ -72,8 +71,7 @@ def make_plan(
     pricer = Pricer(request, factors, progress)
     priced = pricer.price_all()
     if not priced:
-        first = pricer.left_out[0]
-        raise UsageError(f"nothing can be planned: {first.example}: {first.reason}")
+        raise pricer.refusal
     model, kept = priced[0].model, without_needless_doubt(priced)
     found = _refined(kept, aim, most_shown, progress)
     ranked, front = aim.rank(found), pareto_front(found)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal, NamedTuple
 
 from paceline.codecs import build_codec
@@ -97,6 +98,7 @@ class Pricer:
         self._like: PacelineModel | None = None
         self._first: dict[str, str] = {}
         self._counts: Counter[str] = Counter()
+        self._mistakes: list[UsageError] = []
 
     def price_all(self) -> list[Priced]:
         choices, found = list(self.request.choices()), []
@@ -104,19 +106,33 @@ class Pricer:
             self._progress(f"{number} of {len(choices)}: {choice}")
             try:
                 found.append(self._price(choice))
-            except (Unfit, UsageError) as error:
-                self._counts[str(error)] += 1
-                self._first.setdefault(str(error), str(choice))
+            except UsageError as error:
+                self._mistakes.append(error)
+                self._leave_out(choice, error)
+            except Unfit as error:
+                self._leave_out(choice, error)
         return found
+
+    def _leave_out(self, choice: Choice, why: Exception) -> None:
+        self._counts[str(why)] += 1
+        self._first.setdefault(str(why), str(choice))
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
         """Most frequent reason first."""
         return tuple(LeftOut(why, many, self._first[why]) for why, many in self._counts.most_common())
 
+    @property
+    def refusal(self) -> UsageError:
+        """Why nothing could be priced: the user's mistake, where there is only one, else the first reason."""
+        first = self.left_out[0]
+        if self._mistakes and len(self.left_out) == 1:
+            return self._mistakes[0]
+        return UsageError(f"nothing can be planned: {first.example}: {first.reason}")
+
     def _price(self, choice: Choice) -> Priced:
         self._check(choice)
-        factor = self.factors.factor(choice.strategy, choice.codec)
+        factor = self.factors.factor(choice.pair)
         model = find_model(self.request.predict_request(choice), like=self._like)
         self._like = model
         model.check()
@@ -166,17 +182,18 @@ class Pricer:
         strategy = build_strategy(choice.strategy)
         if not strategy.least_workers <= choice.workers <= strategy.most_workers:
             raise Unfit(f"{choice.strategy} is not for so many workers")
-        if not self.factors.reaches(choice.strategy, choice.codec):
-            raise Unfit(f"{choice.strategy} with {choice.codec} did not reach the target in the study")
+        if self.factors.factor(choice.pair) == inf:
+            raise Unfit(f"{choice.pair} did not reach the target in the study")
 
     def _doubts(self, choice: Choice, together: int) -> Iterable[Doubt]:
         if together > LARGE * self.request.reference:
             yield "batch"
-        if choice.workers == 1 or self.factors.knows(choice.strategy, choice.codec):
+        if choice.workers == 1:
             return
-        if not is_synchronous(build_strategy(choice.strategy)):
+        synchronous = is_synchronous(build_strategy(choice.strategy))
+        if not (synchronous or self.factors.knows_strategy(choice.pair)):
             yield "strategy"
-        if build_codec(choice.codec).compresses:
+        if build_codec(choice.codec).compresses and not self.factors.knows_codec(choice.pair):
             yield "codec"
 
 

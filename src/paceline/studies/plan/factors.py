@@ -1,7 +1,7 @@
 """How many more samples a strategy or a codec needs, as a study of convergence measured it."""
 
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, replace
+from math import inf, prod
 from pathlib import Path
 from typing import Self
 
@@ -16,8 +16,7 @@ from paceline.studies.convergence.study import GridCell, Pair
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredPair:
-    strategy: str
-    codec: str
+    pair: Pair
     factor: float
     """Samples to the target over those of the first pair; infinite where most of its runs never got there."""
 
@@ -27,7 +26,7 @@ class SampleFactors:
     """Factors by pair, relative to the study's first; without a study there are none, and samples are as asked."""
 
     study: str = ""
-    first: str = ""
+    first: Pair | None = None
     target: float = 0.0
     workers: int = 0
     global_batch: int = 0
@@ -52,32 +51,36 @@ class SampleFactors:
             )
         return cls(
             study=str(path),
-            first=str(found.first),
+            first=found.first,
             target=found.target,
             workers=study.settings.workers,
             global_batch=sum(study.settings.batch_sizes),
-            pairs=tuple(
-                MeasuredPair(
-                    strategy=row.pair.strategy, codec=row.pair.codec, factor=row.samples.median / base
-                )
-                for row in found.rows
-            ),
+            pairs=tuple(MeasuredPair(pair=row.pair, factor=row.samples.median / base) for row in found.rows),
         )
 
-    def knows(self, strategy: str, codec: str) -> bool:
-        return self._find(strategy, codec) is not None
+    def knows_strategy(self, pair: Pair) -> bool:
+        return self._find(pair) is not None or self._find(self._with_firsts_codec(pair)) is not None
 
-    def reaches(self, strategy: str, codec: str) -> bool:
-        """Whether the target was reached, or nothing is known of it."""
-        return self.factor(strategy, codec) < inf
+    def knows_codec(self, pair: Pair) -> bool:
+        return self._find(pair) is not None or self._find(self._with_firsts_strategy(pair)) is not None
 
-    def factor(self, strategy: str, codec: str) -> float:
-        found = self._find(strategy, codec)
-        return 1.0 if found is None else found.factor
+    def factor(self, pair: Pair) -> float:
+        """As measured; else the product of what its strategy and its codec needed alone; 1 for what is not known."""
+        found = self._find(pair)
+        if found is not None or self.first is None:
+            return 1.0 if found is None else found.factor
+        alone = map(self._find, (self._with_firsts_codec(pair), self._with_firsts_strategy(pair)))
+        return prod(one.factor for one in alone if one is not None)
 
-    def _find(self, strategy: str, codec: str) -> MeasuredPair | None:
-        wanted = _plain(Pair(strategy, codec))
-        return next((one for one in self.pairs if _plain(Pair(one.strategy, one.codec)) == wanted), None)
+    def _with_firsts_codec(self, pair: Pair) -> Pair:
+        return replace(pair, codec=self.first.codec) if self.first else pair
+
+    def _with_firsts_strategy(self, pair: Pair) -> Pair:
+        return replace(pair, strategy=self.first.strategy) if self.first else pair
+
+    def _find(self, pair: Pair) -> MeasuredPair | None:
+        wanted = _plain(pair)
+        return next((one for one in self.pairs if _plain(one.pair) == wanted), None)
 
 
 def _plain(pair: Pair) -> Pair:

@@ -6,7 +6,9 @@ from pathlib import Path
 from paceline import specs
 from paceline.clusters import toml_reader as toml
 from paceline.clusters.catalogue import find_device, find_network
+from paceline.clusters.profile import MACHINE, named_profile
 from paceline.errors import UsageError
+from paceline.runtimes.threads import usual_threads
 from paceline.studies.predict.deployment import MEASURED
 from paceline.studies.predict.request import MOST_WORKERS
 
@@ -20,7 +22,7 @@ class Offer:
     """Equal hosts of one kind, paid by the hour; None means that a setting was not given."""
 
     device: toml.Name
-    """A name of the catalogue, or the file of a profile, which ends in .json."""
+    """A name of the catalogue, the file of a profile, which ends in .json, or "machine": this one, as it is kept."""
     network: toml.Name | None = None
     per_host: toml.Count | None = None
     """Workers of a host: more share its link, and pay together where the host has a price."""
@@ -51,7 +53,13 @@ class Offer:
 
     @property
     def is_profile(self) -> bool:
-        return self.device.endswith(PROFILE)
+        return self.device.endswith(PROFILE) or self.device == MACHINE
+
+    @property
+    def profile(self) -> Path | None:
+        if not self.is_profile:
+            return None
+        return named_profile(Path(self.device), self.threads or usual_threads())
 
     @property
     def label(self) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple
 
 from paceline.codecs import NO_CODEC, build_codec
@@ -11,6 +10,7 @@ from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.settings import MOST_SERVERS
 from paceline.strategies import build_strategy
+from paceline.studies.convergence.study import Pair
 from paceline.studies.plan.offers import Offer
 from paceline.studies.predict.model import ONE_WORKER
 from paceline.studies.predict.request import (
@@ -38,9 +38,12 @@ class Choice(NamedTuple):
     codec: str
     workers: int
 
+    @property
+    def pair(self) -> Pair:
+        return Pair(self.strategy, self.codec)
+
     def __str__(self) -> str:
-        coded = "" if self.codec == NO_CODEC else f" with {self.codec}"
-        return f"{self.workers} x {self.offer.label}, {self.strategy}{coded}, batch {self.batch}"
+        return f"{self.workers} x {self.offer.label}, {self.pair}, batch {self.batch}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,9 +150,9 @@ class PlanRequest:
             classes=self.classes,
             optimizer=self.optimizer if self.job is None else None,
             device=None if offer.is_profile else offer.device,
-            profile=Path(offer.device) if offer.is_profile else None,
+            profile=offer.profile,
             precision=self.precision,
-            threads=offer.threads,
+            threads=None if offer.is_profile else offer.threads,
             memory=offer.memory,
             network=offer.network,
             per_host=offer.per_host,
