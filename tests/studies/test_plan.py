@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from convergence_studies import cell_result, study_of, three_seeds
 from paceline.errors import UsageError
-from paceline.reports.plan import answer, text_lines
+from paceline.reports.plan import answer, short, text_lines
 from paceline.reports.plan_chart import chart_lines, picture
 from paceline.studies.convergence.folder import StudyFolder
 from paceline.studies.convergence.study import Pair
@@ -162,7 +162,7 @@ def test_unknowns_are_named_by_row():
     assert any("batch" in one.doubts for one in found.best)
     assert any("strategy" in one.doubts for one in found.best)
     said = next(line for line in text_lines(found) if line.startswith("Not known"))
-    assert "for a global batch of more than 8 x 4" in said
+    assert "global batch above 8 x 4" in said
     assert "drift apart" in said
 
 
@@ -176,6 +176,7 @@ def test_the_front_is_drawn(free):
     svg = picture(plan_of(deadline=1e6))
     assert svg.startswith("<svg")
     assert "the deadline of" in svg
+    assert all(short(one) in svg for one in free.front)
 
 
 def test_a_study_multiplies_the_samples_of_its_pairs(tmp_path):

@@ -143,19 +143,19 @@ def doubt_lines(plan: TrainingPlan) -> list[str]:
     if plan.factors.study:
         lines.append(_factor_sentence(plan))
     reasons: dict[Doubt, str] = {
-        "batch": f"for a global batch of more than {LARGE} x {plan.reference_batch:,.0f}",
-        "strategy": "for workers that drift apart or use stale gradients",
-        "codec": "for gradients that are not sent whole",
+        "batch": f"global batch above {LARGE} x {plan.reference_batch:,.0f}",
+        "strategy": "workers drift apart or use stale gradients",
+        "codec": "gradients are not sent whole",
     }
     found = [
-        f"{_rows(places, len(plan.best))} {words}"
+        f"{_rows(places, len(plan.best))} ({words})"
         for doubt, words in reasons.items()
         if (places := [place for place, one in enumerate(plan.best, 1) if doubt in one.doubts])
     ]
     if found:
         lines.append(
-            "Not known: accuracy. Every row trains on equally many samples. More may be needed to the same accuracy by "
-            f"{'; by '.join(found)}."
+            "Not known: accuracy. Every way is given the same number of samples. More may be needed to reach the same "
+            f"accuracy in {', '.join(found)}."
         )
     return lines
 

@@ -1,14 +1,17 @@
 """The Pareto front of a plan, time against cost on logarithmic axes: in characters, and as an SVG file."""
 
 from paceline.reports.line_chart import Curve, Mark, Panel, line_chart
-from paceline.reports.plan import heading, money
-from paceline.reports.svg import Axis
+from paceline.reports.plan import money, short
+from paceline.reports.svg import LIGHT, Axis
+from paceline.reports.text import counted
 from paceline.studies.plan import TrainingPlan
 from paceline.studies.plan.candidates import Candidate
 from paceline.units import show_seconds
 
 COLUMNS, LINES = 60, 14
 HOUR = 3600
+GREY = len(LIGHT) - 1
+"""The last of the colours."""
 DRAWN = "●◆·─│└"
 PLAIN = "o#.-|+"
 """On the front, the first of the table, other candidates, and the lines of the axes."""
@@ -41,35 +44,34 @@ def _axes(plan: TrainingPlan) -> tuple[Axis, Axis]:
 
 
 def picture(plan: TrainingPlan) -> str:
-    """An SVG file, no scripts, light or dark as the reader prefers."""
-    shown = {*plan.front, *plan.best}
-    times = [edge / HOUR for one in shown for edge in (one.time_low, one.time_high)]
+    """An SVG file, no scripts, light or dark as the reader prefers; the legend names what is on the front."""
+    front, deadline = plan.front, plan.aim.deadline
+    times = [edge / HOUR for one in front for edge in (one.time_low, one.time_high)]
     times += [one.time / HOUR for one in plan.candidates]
     costs = [one.cost for one in plan.candidates]
-    deadline = None if plan.aim.deadline is None else plan.aim.deadline / HOUR
-    up = Axis.around([*times, *([deadline] if deadline else [])])
-    others = [_mark(one, 7) for one in plan.candidates if one not in shown]
-    ranked = [_mark(one, 1) for one in plan.best if one not in plan.front]
-    fronts = [_mark(one, 0, _name(one)) for one in plan.front]
+    line = Curve(points=tuple(map(_point, front)), name="Pareto front")
+    named = [Curve(points=(_point(one),), name=short(one), colour=at) for at, one in enumerate(front, 1)]
+    others = [_mark(one, GREY) for one in plan.candidates if one not in front]
+    ranges = [_mark(one, at, one.time_low, one.time_high) for at, one in enumerate(front, 1)]
     panel = Panel(
         label="cost",
         across=Axis.around([min(costs) / 1.05, max(costs) * 1.05]),
-        up=up,
+        up=Axis.around([*times, *([deadline / HOUR] if deadline else [])]),
         across_tick=money,
         up_tick=lambda hours: f"{hours:g} h",
-        curves=(Curve(points=tuple((one.cost, one.time / HOUR) for one in plan.front), name="Pareto front"),),
-        marks=(*others, *ranked, *fronts),
-        level=deadline,
+        curves=(line, *named),
+        marks=(*others, *ranges),
+        level=deadline / HOUR if deadline else None,
     )
-    dashed = "" if deadline is None else f"; dashed: the deadline of {show_seconds(plan.aim.deadline or 0)}"
-    subtitle = f"{heading(plan)}; bars: 80 % interval; grey: other ways to train{dashed}"
+    dashed = f"; dashed: the deadline of {show_seconds(deadline)}" if deadline else ""
+    subtitle = f"{plan.name}, {counted(plan.samples, 'sample')}; bars: 80 % interval; grey: others{dashed}"
     return line_chart("Predicted time by cost", subtitle, (panel,))
 
 
-def _name(one: Candidate) -> str:
-    return f"{one.workers} x {one.hardware}"
+def _point(one: Candidate) -> tuple[float, float]:
+    return one.cost, one.time / HOUR
 
 
-def _mark(one: Candidate, colour: int, name: str = "") -> Mark:
-    low, high = (one.time_low, one.time_high) if name else (one.time, one.time)
-    return Mark(point=(one.cost, one.time / HOUR), low=low / HOUR, high=high / HOUR, name=name, colour=colour)
+def _mark(one: Candidate, colour: int, low: float | None = None, high: float | None = None) -> Mark:
+    low, high = low or one.time, high or one.time
+    return Mark(point=_point(one), low=low / HOUR, high=high / HOUR, colour=colour)
