@@ -34,6 +34,7 @@ from paceline.runtimes.live.process_info import ProcessInfo
 if TYPE_CHECKING:
     from paceline.reports.forecast import Expectation
     from paceline.runtimes.live.request import LiveOptions, TrainRequest
+    from paceline.runtimes.live.worker.profiling import ProfiledSteps
     from paceline.runtimes.settings import Settings
     from paceline.studies.findings import Finding
 
@@ -57,8 +58,17 @@ class WhereOptions(PlaceOptions):
     """Seconds that a process may make no progress before it is ended (default 120); it is reported after about 8."""
     silence: Annotated[float | None, Parameter(group=WHERE)] = None
     """Seconds without a heartbeat after which a worker (with servers) or a host counts as lost (default 20)."""
+    profile_steps: Annotated[str | None, Parameter(group=RECORD)] = None
+    """Run the torch profiler in these steps of every worker, such as 20-24, and keep its traces in profile/."""
     join: Annotated[str | None, Parameter(group=WHERE)] = None
     """Join a run with servers as one more worker: its folder on this host, or HOST:PORT with --secret-file."""
+
+    def profiled(self) -> "ProfiledSteps | None":
+        from paceline.runtimes.live.worker.profiling import ProfiledSteps
+
+        if self.profile_steps is None:
+            return None
+        return ProfiledSteps.parse(self.profile_steps, "--profile-steps")
 
     def live(self, resume: RunFolder | None) -> "LiveOptions":
         from paceline.runtimes.config import read_live
@@ -120,6 +130,10 @@ def train(
     if info is None:
         # torch reads it when it is imported, before workers are forked: paceline reports what goes wrong there.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if where.profile_steps is not None:
+        os.environ.setdefault(
+            "KINETO_LOG_LEVEL", "99"
+        )  # torch's profiler writes to stderr when it starts and stops
     try:
         from paceline.runtimes.live.request import TrainRequest
 
@@ -140,6 +154,7 @@ def train(
             resume=folder,
             name=keep.name or "",
             trust=resume.trust,
+            profile=where.profiled(),
         )
         return _launch(request, where) if info is None else _run_process(request, where, info)
     except KeyboardInterrupt:

@@ -66,6 +66,10 @@ class RunFolder:
     def server_events(self, rank: int) -> Path:
         return self.path / "events" / f"server-{rank}.jsonl"
 
+    def profile(self, rank: int) -> Path:
+        """What the torch profiler saw of one worker in chosen steps."""
+        return self.path / "profile" / f"rank-{rank}.json.gz"
+
     def failure(self, who: str) -> Path:
         return self.path / f"failure-{who}.txt"
 

@@ -53,6 +53,8 @@ class Summary:
     loads: list[HostLoad] = field(default_factory=list)
     coding: float | None = None
     """Seconds that encoding and decoding took rank 0 in a step, in the mean since its process began."""
+    profiled: str = ""
+    """The steps that the torch profiler saw, such as "20-24"; empty where it saw none."""
     noise_scale: NoiseScale | None = None
     """None where no gradients of two batch sizes were compared, or too few."""
 

@@ -74,6 +74,8 @@ def summary_text(
         lines += [line for paragraph in told if paragraph for line in ("", *paragraph)]
     if summary.noise_scale:
         lines += wrap(_noise_scale(summary.noise_scale), 120)
+    if summary.profiled and folder:
+        lines.append(f"torch profiler traces of steps {summary.profiled}: {folder}/profile/rank-*.json.gz")
     damaged = sum(one.damaged for one in summary.totals) + sum(one.damaged for one in summary.servers)
     if damaged:
         lines.append(

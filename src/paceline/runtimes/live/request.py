@@ -29,6 +29,7 @@ from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import HANG, LEAST_SILENCE, SILENCE
+from paceline.runtimes.live.worker.profiling import ProfiledSteps
 from paceline.runtimes.prepare import server_count, short_codec
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.threads import usual_threads
@@ -134,6 +135,8 @@ class TrainRequest:
     resume: RunFolder | None = None
     name: str = ""
     trust: bool = False
+    profile: ProfiledSteps | None = None
+    """Steps that every worker profiles."""
 
     def settings(self, workers: int | None) -> Settings:
         if self.resume is None:
@@ -180,6 +183,7 @@ class TrainRequest:
             before_hard_end=stopping.before_hard_end,
             resume=self.resume,
             name=self.name,
+            profile=self.profile,
         )
 
 
@@ -234,6 +238,7 @@ class ProcessTask:
     """Called with what writes the records so far, for a signal handler that may end the process."""
     resume: RunFolder | None = None
     name: str = ""
+    profile: ProfiledSteps | None = None
 
     @cached_property
     def resumed(self) -> RunIdentity | None:

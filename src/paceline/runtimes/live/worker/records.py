@@ -141,6 +141,7 @@ class RunRecords:
         sampler: SystemSampler | None,
         coding: float | None = None,
         noise_scale: NoiseScale | None = None,
+        profiled: str = "",
     ) -> Summary:
         me, totals = self._me, [self.ledger.totals()]
         loads, servers = list[HostLoad](), list[ServerTotals]()
@@ -170,6 +171,7 @@ class RunRecords:
             loads=loads,
             coding=coding,
             noise_scale=noise_scale,
+            profiled=profiled,
         )
         if self.is_first and not left:
             write_json(self.folder.summary, summary.to_json())

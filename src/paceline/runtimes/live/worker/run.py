@@ -24,6 +24,7 @@ from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.overlap import CompressedOverlap, Overlap, Slowdown
 from paceline.runtimes.live.worker.probe import NotMeasured, measure
+from paceline.runtimes.live.worker.profiling import ProfiledSteps, StepProfiler
 from paceline.runtimes.live.worker.recorder import StepRecorder
 from paceline.runtimes.live.worker.records import RunRecords, load_shared
 from paceline.runtimes.live.worker.reductions import Reductions
@@ -88,6 +89,12 @@ class WorkerRun(StepHooks):
         self._overlap: Overlap | None = None
         self._share, self._measured = 1.0, False
         self._loss, self._seen = 0.0, 0
+        self._profiler: StepProfiler | None = None
+
+    def profile(self, steps: ProfiledSteps) -> None:
+        """Have the torch profiler on in these steps; call it when the records are open."""
+        file = self.records.folder.profile(self.comm.rank)
+        self._profiler = StepProfiler(steps, file, self.replica.device)
 
     def restore(self, checkpoints: Checkpoints) -> bool:
         """Go on from a checkpoint that all have; False: a worker of servers has none of its own of that step."""
@@ -151,7 +158,9 @@ class WorkerRun(StepHooks):
         coding = None
         if self._compressor and self.me.clock > begun:
             coding = self.comm.coding_seconds / (self.me.clock - begun)
-        summary = self.records.finished(ending, self.position, sampler, coding, self.replica.noise.summary())
+        profiled = str(self._profiler.steps) if self._profiler and self._profiler.written else ""
+        noise = self.replica.noise.summary()
+        summary = self.records.finished(ending, self.position, sampler, coding, noise, profiled)
         self.comm.finish(self.me.clock, "left" if ending == "left" else "finished")
         return summary
 
@@ -190,6 +199,8 @@ class WorkerRun(StepHooks):
             raise
         finally:
             self.replica.close()
+            if self._profiler:
+                self._profiler.close()
         return ending
 
     def _carry_out(self, session: Session) -> Ending:
@@ -218,10 +229,13 @@ class WorkerRun(StepHooks):
                 self.recorder.close(self.me.clock)
                 ending: Ending = end.value
                 return ending
+            training = type(effect) is effects.Gradient
+            if self._profiler and (training or session.at_sync_point):
+                self._profile_if_due(self._profiler, training=training)
             if session.at_sync_point and not at_sync_point:
                 self._write_records()
             at_sync_point = session.at_sync_point
-            if type(effect) is effects.Gradient:
+            if training:
                 leaving = self._leaving()
                 if leaving or not trained:  # before the first step: the next exchange may be far
                     self._write_records()
@@ -233,6 +247,20 @@ class WorkerRun(StepHooks):
             except NotFinite as error:
                 raise self.replica.not_finite(error, self.me, effect) from error
             self.me.now = self.recorder.now
+
+    def _profile_if_due(self, profiler: StepProfiler, *, training: bool) -> None:
+        """Turn the profiler on or off; what that takes belongs to no step."""
+        if not profiler.wants_to_switch(self.me.clock, training=training):
+            return
+        self.recorder.close(self.me.clock)
+        self.heartbeat.enter("checkpoint")
+        profiler.switch()
+        self.recorder.mark("other")
+        by_step = self.prepared.strategy.sync_point is SyncPoint.EVERY_STEP
+        if by_step and not self._reductions.under_way:
+            self._write_records()  # in which all wait for each other, so that the next step waits for no trace
+        else:
+            self.recorder.close(self.me.clock)
 
     def _write_records(self) -> None:
         self.recorder.close(self.me.clock)
@@ -276,11 +304,15 @@ class WorkerRun(StepHooks):
         if phase == "forward":
             self._slowdown.begin(self.me.clock)
         self.heartbeat.enter(phase)
+        if self._profiler:
+            self._profiler.begin(phase)
 
     def end(self, phase: StepPhase) -> None:
         if phase != "data":
             self._slowdown.stretch()
         self.recorder.mark(phase)
+        if self._profiler:
+            self._profiler.end()
 
     def last_backward(self) -> None:
         if self._overlap:

@@ -99,11 +99,15 @@ def run_worker(task: ProcessTask, observer: Observer) -> Summary:
         if task.resume and task.resumed:
             task.heartbeat.show(task.resume.path)
             restored = run.restore(Checkpoints(task.resume, task.resumed, settings.keep))
+        if task.profile:
+            task.profile.check(run.position.progress, prepared.triggers.last)
         stack.enter_context(run.records.hold(task, owned))
         task.heartbeat.show(run.records.folder.path)
         run.records.open(run.position.progress, restored=restored)
         stop = _agree_to_stop(run, task)
         sampler = _sampler(run, task, observer) if info.local_rank == 0 else None
+        if task.profile:
+            run.profile(task.profile)
         return run.train(stop, task.before_hard_end, sampler)
 
 
