@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Set-up compiles nothing, so what is imported is compiled once, and not by every process anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup train test lint format benchmarks clean
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from hypothesis import settings
 SOURCES = str(Path(__file__).parents[1] / "src")
 # Interpreters that tests start import the package from beside the tests too, wherever another one is installed.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCES, os.environ.get("PYTHONPATH")]))
+
+# Without compiled modules, which an image may ask for, each interpreter would compile torch for itself: seconds.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As a shell leaves it for what it starts in the background; all that tests start would ignore Ctrl-C as well.

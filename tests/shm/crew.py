@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 import paceline.shm
+from command import run_python
 from ports import free_ports
 
 Work = Callable[[int], Any]
@@ -126,14 +129,23 @@ def run_script(
     script: str, out: Path, *, before: Iterable[str] = (), seconds: float = 100.0
 ) -> dict[str, Any]:
     """Run a scenario script, which writes ``facts.json``, from a test; ``before`` are words before the command."""
-    here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
-    command = [*before, sys.executable, "-W", "ignore::FutureWarning", str(here / script), str(out)]
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=seconds
-    )
+    words = [str(Path(__file__).parent / script), str(out)]
+    done = _run_anew([*before, sys.executable], words, seconds) if before else _run_forked(words, seconds)
     assert done.returncode == 0, done.stderr[-4000:]
     return {**json.loads((out / "facts.json").read_text()), "stderr": done.stderr}
+
+
+def _run_forked(words: list[str], seconds: float) -> "subprocess.CompletedProcess[str]":
+    return run_python(*words, seconds=seconds, first=partial(warnings.simplefilter, "ignore", FutureWarning))
+
+
+def _run_anew(python: list[str], words: list[str], seconds: float) -> "subprocess.CompletedProcess[str]":
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
+    command = [*python, "-W", "ignore::FutureWarning", *words]
+    return subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=seconds
+    )
 
 
 def write_facts(facts: dict[str, Any]) -> None:

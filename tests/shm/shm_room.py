@@ -60,11 +60,11 @@ def listening(rank: int, work: Callable[[int], Any]) -> dict[str, Any]:
     return {"found": found, "heard": [f"{warning.category.__name__}: {warning.message}" for warning in heard]}
 
 
-def without(rank: int, size: int, port: int) -> dict[str, str]:
-    """Everything must work without shared memory, over Gloo."""
+def without(rank: int, size: int, port: int, every: int = 12) -> dict[str, str]:
+    """Everything must work without shared memory, over Gloo: one case of so many, for whatever reason there is none."""
     world(rank, size, port)
     one = Rank(rank, size, whole=True)
-    failed = attempt([*list(one.cases())[:: 4 if size == 3 else 12], ("not a number", one.not_a_number)])
+    failed = attempt([*list(one.cases())[::every], ("not a number", one.not_a_number)])
     dist.barrier()
     return failed
 
@@ -106,8 +106,8 @@ def main() -> None:
     facts["invisible"] = crew_of(scene, 2, 40)
     free(0.06)
     subprocess.run(["mount", "--bind", str(MEMINFO), "/proc/meminfo"], check=True)
-    for name, size in (("tiny", 2), ("tiny of three", 3)):
-        scene = partial(listening, work=partial(without, size=size, port=free_port()))
+    for name, size, every in (("tiny", 2, 12), ("tiny of three", 3, 4)):
+        scene = partial(listening, work=partial(without, size=size, port=free_port(), every=every))
         facts[name] = crew_of(scene, size, 40)
     facts["live"] = crew_of(partial(listening, work=partial(live, port=free_port())), 2)
     port = free_port()
