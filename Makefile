@@ -24,8 +24,9 @@ setup: $(VENV)/.ready
 train: setup
 	$(BIN)/paceline train
 
+# One process more than the two cores that it is meant for: many tests wait for a time-out or for one another.
 test: setup
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 
 from torch.distributed import DistError, TCPStore
 
@@ -30,6 +31,8 @@ KEYS = {
 BIG = 16 * 2**20
 PUSHES = 24
 HELD = 1500
+PATIENCE = 5.0
+"""Seconds for whoever is still trying: pushing everything into an open store takes two."""
 NOBODY = 65534
 
 
@@ -42,18 +45,15 @@ def by_torch(address: str, port: int) -> None:
         store.set(f"big-{number}", "x" * BIG)
 
 
-def by_socket(address: str, port: int) -> None:
-    """As nobody in particular: noise, and lengths that nobody should believe."""
-    for start in (
-        b"",
-        b"\xff" + bytes(8) + b"\x7f\x03\x00NULL",
-        struct.pack("<BQ", 0, 2**40),
-        os.urandom(999),
-    ):
-        with suppress(OSError), socket.create_connection((address, port), timeout=2) as stranger:
-            stranger.sendall(start)
-            for _ in range(20):
-                stranger.sendall(bytes(2**20))
+NOISE = (b"", b"\xff" + bytes(8) + b"\x7f\x03\x00NULL", struct.pack("<BQ", 0, 2**40), os.urandom(999))
+"""How nobody in particular begins: without a word, in another protocol, with a length that nobody should believe."""
+
+
+def by_socket(address: str, port: int, start: bytes) -> None:
+    with suppress(OSError), socket.create_connection((address, port), timeout=2) as stranger:
+        stranger.sendall(start)
+        for _ in range(20):
+            stranger.sendall(bytes(2**20))
 
 
 def by_protocol(address: str, port: int, *, guess: bool) -> None:
@@ -78,15 +78,16 @@ def knock(address: str, ports: list[int]) -> None:
     threads = [
         threading.Thread(target=_quietly, args=(attempt, address, port), daemon=True)
         for port in ports
-        for attempt in (by_torch, by_socket)
+        for attempt in (by_torch, *(partial(by_socket, start=start) for start in NOISE))
     ]
     for thread in threads:
         thread.start()
     for port in ports:
         for guess in (False, True):
             by_protocol(address, port, guess=guess)
+    end = time.monotonic() + PATIENCE
     for thread in threads:
-        thread.join(8)
+        thread.join(max(0.0, end - time.monotonic()))
 
 
 def _quietly(attempt, address: str, port: int) -> None:

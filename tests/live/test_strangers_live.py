@@ -13,20 +13,24 @@ from pathlib import Path
 
 import psutil
 import pytest
+from faults import JOB, TRAIN, searched
 
 from command import local_rank, run_python, start_python
 
 STRANGER = str(Path(__file__).with_name("stranger.py"))
-TRAIN = ["-i", "1000000", "--batch-size", "4", "--evaluate-every", "never", "--checkpoint-every", "100 steps"]
+STEPS = ("-i", "1000000", "--checkpoint-every", "10 steps")
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="to become another user needs root")
 
 
 @contextmanager
 def training(tmp_path: Path, *words: str, first=lambda: None) -> Iterator["subprocess.Popen[str]"]:
-    """A run that has taken a few steps."""
-    command = ["-m", "paceline", "train", *TRAIN, *words]
-    with start_python(*command, cwd=tmp_path, env={"NO_COLOR": "1"}, first=first) as launcher:
+    """A run that has taken a few steps, and takes its time for the rest."""
+    (tmp_path / "mine.py").write_text(JOB)
+    (tmp_path / "slow").touch()
+    env = {"NO_COLOR": "1", "FAULTS": str(tmp_path), "PYTHONPATH": searched(tmp_path)}
+    command = ["-m", "paceline", *TRAIN, *STEPS, *words]
+    with start_python(*command, cwd=tmp_path, env=env, first=first) as launcher:
         try:
             until(lambda: saved_step(tmp_path) > 0, launcher)
             yield launcher

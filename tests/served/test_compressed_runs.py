@@ -1,12 +1,15 @@
 """Live runs with servers and codecs: as they are simulated, to the last bit and byte, repeated and resumed."""
 
+import contextlib
+import io
 import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from command import run_json, run_paceline
+from command import run_json
+from paceline.cli.main import main
 from paceline.records.folder import RunFolder
 from paceline.records.tensors import read_tensors
 
@@ -31,7 +34,7 @@ def traffic(cwd: Path, document: dict) -> list[list[tuple[int, int]]]:
 
 @pytest.mark.parametrize(
     ("codec", "servers"),
-    [("int8", "1"), ("int8", "2"), ("top-k:ratio=0.05", "2"), ("powersgd:rank=2", "1"), ("threshold", "1")],
+    [("int8", "2"), ("top-k:ratio=0.05", "2"), ("powersgd:rank=2", "1"), ("threshold", "1")],
 )
 def test_a_live_run_is_the_simulated_one_to_the_bit_and_byte(tmp_path, codec: str, servers: str) -> None:
     options = ("--strategy", "ps", "--codec", codec, "--servers", servers, "-i", "25", "--threads", "1")
@@ -49,8 +52,10 @@ def test_an_asynchronous_run_with_a_codec_can_be_repeated(tmp_path, spec: str, c
     options = ("--strategy", spec, "--codec", codec, "--servers", "2", "--slow", "1=2", "--epochs", "3")
     document = run_json("train", *options, "--optimizer", "sgd:lr=0.2,momentum=0", cwd=tmp_path)
     assert document["rows"][-1]["test_loss"] < 2.0, "ten classes, and chance is 2.3"
-    again = run_paceline("simulate", "--replay", document["run"]["folder"], cwd=tmp_path)
-    assert "equal to the last bit" in again.stdout
+    out = io.StringIO()
+    with contextlib.chdir(tmp_path), contextlib.redirect_stdout(out):
+        assert main(["simulate", "--replay", document["run"]["folder"]]) == 0
+    assert "equal to the last bit" in out.getvalue()
 
 
 @pytest.mark.parametrize(
