@@ -129,23 +129,24 @@ def run_script(
     script: str, out: Path, *, before: Iterable[str] = (), seconds: float = 100.0
 ) -> dict[str, Any]:
     """Run a scenario script, which writes ``facts.json``, from a test; ``before`` are words before the command."""
-    words = [str(Path(__file__).parent / script), str(out)]
-    done = _run_anew([*before, sys.executable], words, seconds) if before else _run_forked(words, seconds)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return {**json.loads((out / "facts.json").read_text()), "stderr": done.stderr}
-
-
-def _run_forked(words: list[str], seconds: float) -> "subprocess.CompletedProcess[str]":
-    return run_python(*words, seconds=seconds, first=partial(warnings.simplefilter, "ignore", FutureWarning))
-
-
-def _run_anew(python: list[str], words: list[str], seconds: float) -> "subprocess.CompletedProcess[str]":
     here = Path(__file__).parent
     path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
-    command = [*python, "-W", "ignore::FutureWarning", *words]
-    return subprocess.run(
+    command = [*before, sys.executable, "-W", "ignore::FutureWarning", str(here / script), str(out)]
+    done = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=seconds
     )
+    return _facts(done, out)
+
+
+def fork_script(script: str, out: Path) -> dict[str, Any]:
+    """The same as a fork, which has torch already: for scripts in which no rank is killed or interrupted."""
+    quiet = partial(warnings.simplefilter, "ignore", FutureWarning)
+    return _facts(run_python(str(Path(__file__).with_name(script)), str(out), first=quiet), out)
+
+
+def _facts(done: "subprocess.CompletedProcess[str]", out: Path) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr[-4000:]
+    return {**json.loads((out / "facts.json").read_text()), "stderr": done.stderr}
 
 
 def write_facts(facts: dict[str, Any]) -> None:

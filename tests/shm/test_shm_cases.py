@@ -3,17 +3,17 @@
 from typing import Any
 
 import pytest
-from crew import run_script
+from crew import fork_script
 
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return run_script("shm_cases.py", tmp_path_factory.mktemp("cases"))
+    return fork_script("shm_cases.py", tmp_path_factory.mktemp("cases"))
 
 
 @pytest.fixture(scope="module")
 def uses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return run_script("shm_uses.py", tmp_path_factory.mktemp("uses"))
+    return fork_script("shm_uses.py", tmp_path_factory.mktemp("uses"))
 
 
 @pytest.mark.parametrize("ranks", ["1", "2", "3", "4"])
