@@ -30,8 +30,8 @@ from paceline.strategies.base import Worker
 MOST_SHARE, MOST_BYTES, MOST_GROWTH = 0.02, 1000.0, 200_000
 """Of a step; a step and rank on disk; of the recorder's memory between the short and the long run, in bytes."""
 MOST_RSS_GROWTH = 0.05
-# The ledger has a class for each length of steps within 4 %: a few hundred at most, where some steps are far longer than
-# others. Records that were kept would be 4 MB and more.
+# The ledger has a class for each length of steps within 4 %: a few hundred at most, where some steps are far longer
+# than others. Records that were kept would be 4 MB and more.
 REPEATS = 5
 PARAMETERS = 19_670
 """Of cnn: workers compare a hash of them every 256 exchanges."""
