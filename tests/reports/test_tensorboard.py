@@ -120,3 +120,5 @@ def test_a_finished_run_is_exported_with_its_profile_as_text(name, tmp_path):
 
     assert "where a step went" in text("profile")
     assert run.config.identity.run in text("configuration")
+    if name == "all-reduce":
+        assert "rank 1" in text("findings")

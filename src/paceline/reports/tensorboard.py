@@ -14,9 +14,11 @@ from paceline.records.events import MetricsRow, read_events
 from paceline.records.folder import RunFolder
 from paceline.records.spans import StepBreakdown, StepRecord
 from paceline.records.summary import Observer, Started, Summary
+from paceline.reports.findings import findings_text
 from paceline.reports.summary import summary_text
 from paceline.specs import shorten
 from paceline.strategies import STRATEGIES
+from paceline.studies.findings import find
 from paceline.studies.recorded import RecordedRun
 
 POINTS = 200
@@ -32,6 +34,8 @@ class TensorBoardObserver(Observer):
     _writer: Any = None
     _progress = _steps = _samples = 0
     _loss = 0.0
+    findings = ""
+    """What kept the run from being faster, where that is known before its end is written."""
 
     def __init__(self, every: float = 0.5, out: Path | None = None, begun: float | None = None) -> None:
         """Without ``out``, the files go into the run's folder; without ``begun``, in Unix time, the run begins now."""
@@ -88,9 +92,10 @@ class TensorBoardObserver(Observer):
             if part.name != "hidden":
                 mean = sum(getattr(step, part.name) for step in workers) / len(workers)
                 self._scalar(f"step_ms/{part.name}", 1e3 * mean, summary.steps, summary.seconds)
-        for name, text in texts(self._folder, summary).items():
+        for name, text in (texts(self._folder, summary) | {"findings": self.findings}).items():
             walltime = self._begun + summary.seconds
-            self._writer.add_text(name, f"```\n{text}\n```", summary.steps, walltime=walltime)
+            if text:
+                self._writer.add_text(name, f"```\n{text}\n```", summary.steps, walltime=walltime)
         self.close()
 
     def close(self) -> None:
@@ -144,6 +149,7 @@ def export_tensorboard(run: RecordedRun, out: Path) -> Path:
     for left in (row, *rows):
         if left is not None:
             observer.evaluated(left)
+    observer.findings = findings_text(find(run))
     observer.finished(run.summary)
     return out
 
