@@ -3,13 +3,16 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from convergence_studies import cell_result, study_of, three_seeds
+from paceline.clusters.profile import LinkFit, Profile, write_profile
 from paceline.errors import UsageError
 from paceline.reports.plan import answer, short, text_lines
 from paceline.reports.plan_chart import chart_lines, picture
+from paceline.studies.calibrate.record import plain_device
 from paceline.studies.convergence.folder import StudyFolder
 from paceline.studies.convergence.study import Pair
 from paceline.studies.plan import PlanRequest, make_plan, parse_offer, read_offers
@@ -207,6 +210,32 @@ def test_a_study_multiplies_the_samples_of_its_pairs(tmp_path):
     assert "x 1.5" in "\n".join(text_lines(after))
     with pytest.raises(UsageError, match="never reached 99 %"):
         SampleFactors.read(folder.path, target=0.99)
+
+
+def test_a_measured_machine_beside_one_of_the_catalogue(tmp_path):
+    """Of one trace: if the second were priced by the first one's device or profile, both would take as long."""
+    here = Profile(
+        name="here",
+        made="2026-11-18T11:00:00Z",
+        versions={"torch": str(torch.__version__)},
+        machine={"threads": 1, "usable_cores": 2, "memory_bytes": 8_000_000_000},
+        device=plain_device().to_json(),
+        links=(LinkFit(name="memory", bandwidth=4e9, latency=2e-5, spread=0.1, points=9),),
+        contention=(1.0, 1.2),
+    )
+    path = tmp_path / "here.json"
+    write_profile(here, path)
+    asked = {"strategies": ("ps", "all-reduce"), "codecs": ("identity",), "batch_sizes": (32,)}
+    machine = f"{path}:price=0.1,most=4"
+    alone, both = plan_of(machine, **asked), plan_of("v100:price=1,most=1", machine, **asked)
+    mine = [one for one in both.candidates if one.hardware == "here"]
+    assert [(one.workers, one.time) for one in mine] == [(one.workers, one.time) for one in alone.candidates]
+    assert {one.hosts for one in mine} == {1}
+    assert max(one.workers for one in mine) == 2, "the machine has two cores"
+    assert {label: basis.level for label, basis in both.bases.items()} == {
+        "v100": "catalogue",
+        "here": "calibrated",
+    }
 
 
 def test_offers_are_read_from_a_file_with_the_line_of_a_mistake(tmp_path):

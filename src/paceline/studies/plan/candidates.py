@@ -132,7 +132,7 @@ class Pricer:
 
     def _price(self, choice: Choice) -> Priced:
         self._check(choice)
-        factor = self.factors.factor(choice.pair)
+        factor = self._factor(choice)
         model = find_model(self.request.predict_request(choice), like=self._like)
         self._like = model
         model.check()
@@ -150,7 +150,7 @@ class Pricer:
             strategy=model.strategies[0],
             codec=choice.codec,
             workers=choice.workers,
-            hosts=self.request.hosts(choice),
+            hosts=model.deployment.hosts(choice.workers),
             servers=setup.servers if setup.program.served else 0,
             batch=choice.batch,
             global_batch=together,
@@ -182,8 +182,12 @@ class Pricer:
         strategy = build_strategy(choice.strategy)
         if not strategy.least_workers <= choice.workers <= strategy.most_workers:
             raise Unfit(f"{choice.strategy} is not for so many workers")
-        if self.factors.factor(choice.pair) == inf:
+        if self._factor(choice) == inf:
             raise Unfit(f"{choice.pair} did not reach the target in the study")
+
+    def _factor(self, choice: Choice) -> float:
+        """One worker alone exchanges nothing, so that it needs what plain SGD needs."""
+        return self.factors.factor(choice.pair) if choice.workers > 1 else 1.0
 
     def _doubts(self, choice: Choice, together: int) -> Iterable[Doubt]:
         if together > LARGE * self.request.reference:

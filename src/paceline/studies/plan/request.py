@@ -129,17 +129,15 @@ class PlanRequest:
                 for strategy, codec in pairs if workers > 1 else ((alone, NO_CODEC),):
                     yield Choice(offer, batch, strategy, codec, workers)
 
-    def hosts(self, choice: Choice) -> int:
-        """Hosts that a choice takes; a measured machine without a network is one host."""
-        offer = choice.offer
-        if offer.is_profile and offer.network is None:
-            return 1
-        return -(-choice.workers // (offer.per_host or 1))
-
     def servers_of(self, choice: Choice) -> int:
+        """One a host where nothing else is asked for; workers of a measured machine share it."""
+        offer = choice.offer
         if not build_strategy(choice.strategy).served:
             return 1
-        return self.servers or min(USUAL_SERVERS, self.hosts(choice))
+        here = offer.is_profile and offer.network is None
+        return self.servers or (
+            1 if here else min(USUAL_SERVERS, -(-choice.workers // (offer.per_host or 1)))
+        )
 
     def predict_request(self, choice: Choice) -> PredictRequest:
         offer = choice.offer
