@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup train test lint format benchmarks clean
 
 help:
-	@echo "make train       train the embedded digits on 2 local workers"
+	@echo "make train       train the embedded digits on 2 local workers, and make a report"
 	@echo "make test        run the tests"
 	@echo "make lint        ruff, mypy --strict and the import contract"
 	@echo "make format      let ruff format the code"
@@ -22,7 +22,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 setup: $(VENV)/.ready
 
 train: setup
-	$(BIN)/paceline train
+	$(BIN)/paceline train --report
 
 # One process more than the two cores that it is meant for: many tests wait for a time-out or for one another.
 test: setup

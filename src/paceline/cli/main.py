@@ -28,6 +28,7 @@ COMMANDS = {
     "calibrate": ("calibrate:app", "Measure this machine, so that predictions know it."),
     "compare": ("compare:compare", "Compare runs and predictions: which is faster, by how much, and why."),
     "explain": ("explain:explain", "Show what a collective does, round by round."),
+    "report": ("report:report", "Make a page of a run, of several beside each other, or of a study."),
     "bench": ("bench:app", "Measure how fast things are here, beside what was predicted."),
     "watch": ("watch:watch", "Follow a run while it goes on, from its files."),
     "export": ("export:export", "Write a run's records for other tools: CSV, Perfetto, TensorBoard."),

@@ -23,6 +23,7 @@ from paceline.cli.options import (
     given_for,
     given_options,
 )
+from paceline.cli.report import ReportObserver
 from paceline.clusters.profile import MAKE, machine_profile
 from paceline.errors import BEFORE_FIRST_STEP, UsageError, say_on_stderr
 from paceline.records.folder import LATEST, RunFolder, latest_run
@@ -86,6 +87,8 @@ class ResumeOptions:
     """The folder of a run that stopped, or 'latest': go on from its last whole checkpoint."""
     trust: Annotated[bool, Parameter(group=RECORD, negative=(), show_default=False)] = False
     """With --resume or --join: run code that the run names, also where it has changed or lies in the run folder."""
+    report: Annotated[bool, Parameter(group=RECORD, negative=(), show_default=False)] = False
+    """Make report.html in the run folder at the end."""
 
     def folder(self, keep: KeepOptions) -> RunFolder | None:
         if self.resume is None:
@@ -148,6 +151,7 @@ def train(
                 [
                     *keep.observers(settings, "wall", partial(_expect, settings, offer), _diagnose),
                     TraceObserver(),
+                    ReportObserver(make=resume.report, quiet=keep.as_json),
                 ]
             ),
             runs=keep.parent,

@@ -123,16 +123,25 @@ def header(result: ConvergenceResult) -> list[str]:
     ]
 
 
-def table(result: ConvergenceResult, blocks: bool = True) -> list[str]:
-    """A row a pair, by time to the target; the bar is that time."""
+TableCells = tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]
+"""The titles of a table, and its rows."""
+
+
+def table_cells(result: ConvergenceResult) -> TableCells:
+    """A row a pair, by time to the target."""
     codecs = any(row.pair.codec != NO_CODEC for row in result.rows)
     titles = ["strategy", *(["codec"] if codecs else []), "reached", "time", "low .. high", "sent"]
     titles += ["samples", "final %", "low .. high "]
     rows = []
     for row in result.rows:
         names = [row.pair.strategy, *([row.pair.codec] if codecs else [])]
-        rows.append([*names, f"{row.reached}/{row.runs}", *_to_target(row), *_final(row.final)])
-    lines = aligned(titles, rows, left=("strategy", "codec"))
+        rows.append((*names, f"{row.reached}/{row.runs}", *_to_target(row), *_final(row.final)))
+    return tuple(titles), tuple(rows)
+
+
+def table(result: ConvergenceResult, blocks: bool = True) -> list[str]:
+    """The same for a terminal, with a bar for the time."""
+    lines = aligned(*table_cells(result), left=("strategy", "codec"))
     longest = max((row.seconds.median for row in result.rows if row.on_target), default=1.0)
     wide = max(map(len, lines))
     bars = [bar(row.seconds.median / longest, BAR, blocks) if row.on_target else "" for row in result.rows]

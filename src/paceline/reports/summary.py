@@ -64,7 +64,7 @@ def summary_text(
     """
     workers = {rank: totals for rank, totals in enumerate(summary.totals) if totals.steps}
     simulated = "simulated: " if summary.runtime == "virtual" else ""
-    lines = [f"{simulated}{_answer(summary, workers)}{f'; {folder}' if folder else ''}"]
+    lines = [f"{simulated}{run_answer(summary, workers)}{f'; {folder}' if folder else ''}"]
     if workers and timed:
         lines += ["", *_step_table(workers, blocks, predicted), *_amounts(summary, workers)]
     elif workers:
@@ -97,7 +97,7 @@ Workers = Mapping[int, Totals]
 """Those that finished a step, by rank."""
 
 
-def _after_warm_up(totals: Totals) -> tuple[StepBreakdown, float]:
+def after_warm_up(totals: Totals) -> tuple[StepBreakdown, float]:
     """A worker's mean step and its samples/s; with the warm-up where no other step took time."""
     steps, whole = totals.steps - totals.warm_up_steps, totals.in_steps
     samples = totals.samples - totals.warm_up_samples
@@ -106,7 +106,7 @@ def _after_warm_up(totals: Totals) -> tuple[StepBreakdown, float]:
     return whole * (1 / steps), samples / whole.total if whole.total else 0.0
 
 
-def _answer(summary: Summary, workers: Workers) -> str:
+def run_answer(summary: Summary, workers: Workers) -> str:
     took, final = show_seconds(summary.seconds), summary.final
     if summary.ending in ("interrupted", "failed"):
         return f"{summary.ending} at step {summary.steps:,} (epoch {summary.epochs:.2f}) after {took}"
@@ -124,7 +124,7 @@ def _answer(summary: Summary, workers: Workers) -> str:
 
 
 def _step_table(workers: Workers, blocks: bool, predicted: StepBreakdown | None = None) -> list[str]:
-    means = [_after_warm_up(totals)[0] for totals in workers.values()]
+    means = [after_warm_up(totals)[0] for totals in workers.values()]
     typical, mean = _typical(workers), _mean(means)
     # Decimals that give a step of any length three to five figures.
     limits = ((4, 1e-4), (3, 1e-3), (2, 0.1), (1, 1.0))
@@ -187,7 +187,7 @@ def _column(parts: Sequence[float], digits: int, unit: str = "") -> list[str]:
 
 
 def _amounts(summary: Summary, workers: Workers) -> list[str]:
-    rate = sum(_after_warm_up(totals)[1] for totals in workers.values())
+    rate = sum(after_warm_up(totals)[1] for totals in workers.values())
     lines = [f"{_work(summary)}, {rate:,.0f} samples/s", *_first(workers), *_whole_time(_present(summary))]
     sent = sum(one.step_sent for one in workers.values()) / sum(one.steps for one in workers.values())
     used = f"sent {show_bytes(sent)} per step and worker" if sent else _sent_nothing(workers)
