@@ -16,9 +16,10 @@ from paceline.runtimes.settings import Cadence
 from paceline.runtimes.virtual.simulate import simulate
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.studies.convergence.folder import StudyFolder
-from paceline.studies.convergence.result import Spread, summarize
+from paceline.studies.convergence.result import summarize
 from paceline.studies.convergence.run import CellPool, run_cell
 from paceline.studies.convergence.study import GridCell, Pair, select, with_evaluations
+from paceline.studies.grid import Spread
 
 
 def the_cell(study):

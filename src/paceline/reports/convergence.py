@@ -16,8 +16,8 @@ from paceline.studies.convergence.result import (
     ConvergenceResult,
     ConvergenceRow,
     MedianEvaluation,
-    Spread,
 )
+from paceline.studies.grid import Spread
 from paceline.units import show_bytes, show_seconds
 
 ALIKE = 0.02

@@ -6,6 +6,7 @@ from math import floor, inf
 from statistics import median, median_low
 
 from paceline.studies.convergence.study import ConvergenceStudy, GridCell, Pair
+from paceline.studies.grid import Spread
 
 SCHEMA = 1
 BELOW = 0.01
@@ -46,19 +47,6 @@ class CellResult:
     @property
     def final(self) -> float | None:
         return self.evaluations[-1].accuracy if self.evaluations and not self.failure else None
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Over seeds; infinite where a run never got there."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        return cls(median(values), min(values), max(values))
 
 
 @dataclass(frozen=True)

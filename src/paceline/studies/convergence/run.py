@@ -7,10 +7,9 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
@@ -34,9 +33,8 @@ from paceline.runtimes.virtual.simulation import Simulation
 from paceline.studies.convergence.folder import StudyFolder
 from paceline.studies.convergence.result import CellResult, ConvergenceResult, Evaluation, summarize
 from paceline.studies.convergence.study import ConvergenceStudy, GridCell, Selection
+from paceline.studies.grid import Show, held_interrupts
 
-Show = Callable[[float, str], None]
-"""Gets the part of the work that is done, 0 to 1, and a few words."""
 PROGRESS_EVERY = 0.25
 """Seconds between two looks at a run's progress."""
 
@@ -143,29 +141,6 @@ class CellPool:
             process.kill()
             process.join()
             self._forget(line)
-
-
-@contextmanager
-def held_interrupts() -> Iterator[Callable[[], None]]:
-    """Raise KeyboardInterrupt where the given function is called, and nowhere else.
-
-    Python would raise it anywhere, also in a hook that runs after a fork, where exceptions are ignored. Where this is
-    not the main thread, which gets the signals, nothing is held.
-    """
-    asked = threading.Event()
-
-    def check_interrupt() -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield check_interrupt
-        return
-    before = signal.signal(signal.SIGINT, lambda *_: asked.set())
-    try:
-        yield check_interrupt
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _same(job: Job) -> Job:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from paceline.clusters.cluster import Cluster
 from paceline.codecs import NO_CODEC, build_codec
@@ -94,14 +94,26 @@ class ConvergenceStudy:
         check(prepared, self.cluster, True, inf)
         return prepared
 
+    def words(self, cell: GridCell) -> str:
+        return f"{cell.pair.strategy}-{cell.pair.codec}-seed-{cell.seed}"
+
+    @property
+    def variants(self) -> tuple[Settings, ...]:
+        return tuple(replace(self.settings, strategy=one.strategy, codec=one.codec) for one in self.pairs)
+
+    @property
+    def common(self) -> dict[str, Any]:
+        settings = to_document(resolved(self.settings))
+        varied = ("job", "strategy", "codec", "seed")
+        others = {name: value for name, value in settings.items() if name not in varied}
+        return {**settings["job"], **others, "cluster": str(self.cluster), "times": self.cluster.times}
+
     @property
     def identity(self) -> str:
-        """What all cells have in common, as a digest: results of studies that agree in it may be compared."""
         common = replace(self.settings, strategy=Settings.strategy, codec=NO_CODEC, seed=Settings.seed)
         return digest_of([to_document(resolved(common)), to_document(self.cluster), self.sizes])
 
     def digest(self, cell: GridCell) -> str:
-        """Of all that decides one cell's result, the user's own code included."""
         settings = self.settings_of(cell)
         code = sorted(digest for path in import_paths(settings) for digest in fingerprints(path).values())
         return digest_of([to_document(resolved(settings)), to_document(self.cluster), self.sizes, code])
