@@ -7,6 +7,7 @@ from cyclopts import App, Group, Parameter
 
 from paceline.cli.convergence import convergence
 from paceline.cli.options import DEFAULT_WORKERS, PlaceOptions, Whole, run_workers
+from paceline.cli.scaling import batch, checkpoint, processes, scaling
 
 if TYPE_CHECKING:
     from paceline.runtimes.live.heartbeat import Heartbeat
@@ -22,7 +23,8 @@ app = App(
     help="Measure how fast things are here, beside what was predicted.",
     version_flags=[],
 )
-app.command(convergence)
+for command in (convergence, scaling, batch, checkpoint, processes):
+    app.command(command)
 
 
 @app.command

@@ -57,7 +57,29 @@ class DrawnData:
         return self._data.targets
 
 
-IN_MEMORY = (TensorData, DrawnData)
+class RepeatedData:
+    """Other data, of which a batch is taken once for each size and then given again, whatever is asked for."""
+
+    def __init__(self, data: Data) -> None:
+        self._data, self._batches = data, dict[int, Batch]()
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    @property
+    def targets(self) -> Any:
+        return self._data.targets  # type: ignore[attr-defined]
+
+    def take(self, indices: Tensor) -> Batch:
+        if len(indices) not in self._batches:
+            with torch.random.fork_rng(
+                devices=[]
+            ):  # what it draws must not change the model's random numbers
+                self._batches[len(indices)] = self._data.take(indices)
+        return self._batches[len(indices)]
+
+
+IN_MEMORY = (TensorData, DrawnData, RepeatedData)
 """Data whose batches draw no random numbers."""
 
 
