@@ -26,6 +26,7 @@ from paceline.strategies import STRATEGIES
             "bench --help",
             "bench collectives --help",
             "bench convergence --help",
+            "bench scaling --help",
         ),
         *("calibrate", "calibrate --help", "calibrate device --help", "calibrate links --help"),
         *("calibrate record --help", "calibrate table --help"),
@@ -58,6 +59,7 @@ LIGHT = [
     ),
     *("train --optimizer sdg", "train --schedule cosin", "train --collective rin", "simulate --strategy spp"),
     *("bench convergence --strategy spp", "bench convergence --codec in8"),
+    *("bench scaling --strategy spp", "bench scaling --codec in8"),
 ]
 
 

@@ -331,7 +331,7 @@ def _asked(
 def _run(sweep: "Sweep", folder: "SweepFolder", keep: SweepKeeping, screen: "Screen") -> int:
     from paceline.studies.scaling.run import SweepRunner
 
-    profile = _profile(keep.profile, screen)
+    profile = _profile(keep.profile, sweep.machinery, screen)
     runner = SweepRunner(
         sweep,
         folder,
@@ -357,17 +357,17 @@ def _run(sweep: "Sweep", folder: "SweepFolder", keep: SweepKeeping, screen: "Scr
     return FAILED if result.broken else 0
 
 
-def _profile(given: Path | None, screen: "Screen") -> Path | None:
+def _profile(given: Path | None, machinery: Mapping[str, Any], screen: "Screen") -> Path | None:
     """The machine's profile, checked; None, with a note, where there is none."""
     import torch
 
-    from paceline.clusters.profile import DEFAULT_PATH, read_profile
+    from paceline.clusters.profile import MAKE, machine_profile, named_profile, read_profile
 
-    path = given or (DEFAULT_PATH if DEFAULT_PATH.exists() else None)
-    if path is None:
+    threads = machinery["threads"]
+    path = machine_profile(threads) if given is None else named_profile(given, threads)
+    if given is None and not path.exists():
         screen.note(
-            "there is no profile of this machine, so nothing is predicted; make one with 'paceline calibrate device' "
-            "and 'paceline calibrate links', in about 4 minutes"
+            f"no profile of this machine, so nothing is predicted: {MAKE}; then begin in a new folder"
         )
         return None
     read_profile(path, str(torch.__version__))

@@ -167,7 +167,7 @@ def _measured(ms: Callable[[float], str], result: SweepResult) -> list[Column]:
     columns: list[Column] = [
         ("step ms", lambda row: ms(row.step.total)),
         ("low .. high", lambda row: f"{ms(row.seconds.low)} .. {ms(row.seconds.high)}"),
-        ("predicted", lambda row: ms(row.plan.row.step) if row.plan and row.plan.row else ""),
+        ("predicted ms", lambda row: ms(row.plan.row.step) if row.plan and row.plan.row else ""),
         ("samples/s", lambda row: f"{row.rate.median:,.0f}"),
     ]
     if result.sweep.kind == "checkpoint":  # typical steps are without what is measured
@@ -182,7 +182,7 @@ def _kind_columns(result: SweepResult) -> list[Column]:
         known = row.cell in compared and row.plan is not None and row.plan.speed_up is not None
         return f"{row.plan.speed_up:.2f}" if known and row.plan and row.plan.speed_up else ""
 
-    speed_up: list[Column] = [("speed-up", lambda row: f"{row.speed_up:.2f}"), ("predicted ", predicted)]
+    speed_up: list[Column] = [("speed-up", lambda row: f"{row.speed_up:.2f}"), ("predicted", predicted)]
     efficiency: Column = ("efficiency", lambda row: f"{100 * row.efficiency:.0f} %")
     match result.sweep.kind:
         case "scaling":

@@ -27,6 +27,8 @@ class RepeatResult:
     steps: int
     """Of each worker."""
     parameters: int
+    samples: float
+    """Of a worker's whole step; the last one of an epoch may have fewer."""
     step: StepBreakdown
     """The typical step, the mean of all workers: without warm-up, and its parts add up."""
     slowest: float

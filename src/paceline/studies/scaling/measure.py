@@ -30,6 +30,7 @@ PATIENCE = 10.0
 """Seconds that a training gets to end by itself."""
 BETWEEN = ("checkpoint", "communicate", "wait", "other")
 """Kinds of time outside of steps that checkpoints cause."""
+SAYS = "paceline: "
 
 Start = Callable[[Path, IO[bytes]], "subprocess.Popen[str]"]
 """Starts a training whose run folder is made in the given one, and whose words go to the given file."""
@@ -109,9 +110,11 @@ def _end(process: "subprocess.Popen[str]") -> None:
 
 
 def _last_words(file: IO[bytes]) -> str:
+    """Why a training failed, where it says so, else the last that it said."""
     file.seek(0)
     lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1].removeprefix("paceline: ") if lines else ""
+    causes = [line for line in lines if line.startswith(SAYS)] or lines
+    return causes[-1].removeprefix(SAYS) if causes else ""
 
 
 def read_repeat(run: SweepRun, measured: Measured) -> RepeatResult:
@@ -119,16 +122,20 @@ def read_repeat(run: SweepRun, measured: Measured) -> RepeatResult:
     summaries = [read_summary(folder) for folder in measured.folders]
     workers = [totals for summary in summaries for totals in summary.totals if totals.steps]
     typical = [totals.typical for totals in workers]
-    times, size = _checkpoints(measured.folders)
+    files = [path for folder in measured.folders for path in folder.event_files().values()]
+    records = [list(read_events(path)) for path in files]
+    samples = [max(record.samples for record in found) for found in records]
+    times, size = _checkpoints(records, measured.folders[0])
     first = summaries[0]
     return RepeatResult(
         cell=run,
         begun=measured.begun,
         steps=first.steps,
         parameters=first.parameters,
+        samples=fmean(samples),
         step=reduce(add, typical, StepBreakdown()) * (1 / len(typical)),
         slowest=max(step.total for step in typical),
-        rate=sum(totals.samples / totals.steps / totals.typical.total for totals in workers),
+        rate=sum(many / step.total for many, step in zip(samples, typical, strict=True)),
         mean_rate=sum(map(_mean_rate, workers)),
         sent=sum(totals.step_sent for totals in workers) / sum(totals.steps for totals in workers),
         transfer=min(step.communicate + step.hidden for step in typical),
@@ -152,17 +159,16 @@ def _whole(totals: Totals) -> float:
     return (totals.in_steps.total + between) / max(1, totals.steps - totals.warm_up_steps)
 
 
-def _checkpoints(folders: Sequence[RunFolder]) -> tuple[list[float], int]:
+def _checkpoints(workers: Sequence[Sequence[StepRecord]], folder: RunFolder) -> tuple[list[float], int]:
     """The seconds of every checkpoint of every worker, and the bytes of the last one of a training."""
-    times: list[float] = []
-    for path in (path for folder in folders for path in folder.event_files().values()):
-        found = (
-            (record.step, _checkpoint_seconds(record)) for record in read_events(path) if not record.is_step
-        )
+    saved, times = sorted(folder.checkpoints.glob("step-*")), list[float]()
+    if not saved:
+        return times, 0
+    for records in workers:
+        found = ((record.step, _checkpoint_seconds(record)) for record in records if not record.is_step)
         # At the last step, the model is exported before the checkpoint is saved.
         times += dict(one for one in found if one[1]).values()
-    saved = sorted(folders[0].checkpoints.glob("step-*"))
-    return (times, sum(file.stat().st_size for file in saved[-1].iterdir())) if saved else ([], 0)
+    return times, sum(file.stat().st_size for file in saved[-1].iterdir())
 
 
 def _checkpoint_seconds(record: StepRecord) -> float:

@@ -100,7 +100,7 @@ class Planner:
             raise UsageError(f"the run of one worker is gone from {folder}; measure in a new folder")
         model = find_model(self._request(times=run, workers=(cell.workers,), **self._exchange(cell)))
         row = model.row(cell.strategy, cell.workers)
-        words = f"{model.basis.compute}; {model.basis.links}"
+        words = f"one worker's typical step, measured just before; {model.basis.links}"
         found = self._predicted(cell, row, row.rate, row.rate / base.rate, words)
         if not exchanges(cell):
             return found
@@ -115,7 +115,7 @@ class Planner:
             raise UsageError(f"{self.profile} has no contention of {cell.processes} processes")
         slower = contention[cell.processes - 1]
         words = f"one process as measured, each of {cell.processes} {slower:.2f} times as slow"
-        rate = reference.rate * cell.processes / slower
+        rate = reference.mean_rate * cell.processes / slower
         return self._predicted(cell, None, rate, cell.processes / slower, words)
 
     def _predicted(

@@ -213,7 +213,7 @@ def _row(
     usual, rate = middle(results), Spread.of([one.rate for one in results])
     step, like = usual.step, base.cell.cell
     many = cell.workers * cell.processes / (like.workers * like.processes)
-    steps = sweep.samples / (cell.batch * cell.workers)
+    steps = sweep.samples / (usual.samples * cell.workers)
     epoch = sweep.samples / rate.median
     ideal = sweep.samples / base.rate / many
     transfer = usual.transfer
@@ -248,7 +248,7 @@ def _row(
 def _difference(
     sweep: Sweep, cell: SweepCell, usual: RepeatResult, base: RepeatResult, alone: RepeatResult
 ) -> Difference:
-    steps = sweep.samples / (cell.batch * cell.workers)
+    steps = sweep.samples / (usual.samples * cell.workers)
     contention = steps * (usual.step.compute - alone.step.compute)
     whole = sweep.samples / (cell.workers * base.rate)
     by_parts = sweep.samples / (cell.workers * alone.rate)

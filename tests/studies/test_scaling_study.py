@@ -1,0 +1,233 @@
+"""Sweeps: which cells there are, what is read off repeats, and a sweep that is interrupted and goes on."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from command import start_python
+from paceline.cli.scaling import train_options
+from paceline.errors import RunFailed, UsageError
+from paceline.jobs.data import RepeatedData, TensorData
+from paceline.jobs.spec import JobSpec
+from paceline.records.folder import RunFolder
+from paceline.records.load import HostLoad
+from paceline.runtimes.config import read_config, resolved
+from paceline.runtimes.settings import Cadence, Settings
+from paceline.studies.scaling.folder import SweepFolder
+from paceline.studies.scaling.result import middle, read_sweep, summarize_sweep
+from paceline.studies.scaling.run import SweepRunner
+from paceline.studies.scaling.study import Sweep, SweepCell, SweepRun
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "scaling"
+
+
+def sweep_of(**more: Any) -> Sweep:
+    """Twelve steps of a small model on the digits, unless ``more`` says otherwise."""
+    settings = Settings(
+        job=JobSpec(model="mlp", optimizer="sgd:lr=0.05"),
+        batch_sizes=(32,),
+        iterations=12,
+        evaluate=Cadence(0),
+        checkpoint=Cadence(0),
+    )
+    asked = {"kind": "scaling", "batches": (16,), "seconds": None, "machinery": {"threads": 1}}
+    return Sweep(**({"job": "digits-mlp", "samples": 1437, "settings": settings} | asked | more))
+
+
+def test_what_is_compared_with_comes_first_and_each_cell_once():
+    weak = sweep_of(workers=(2, 4), batches=(16, 64), strategies=("all-reduce", "local-sgd"))
+    assert [str(cell) for cell in weak.cells] == [
+        "1 worker x batch 16",
+        "1 worker x batch 64",
+        "2 workers x batch 16",
+        "2 workers x batch 16, local-sgd",
+        "4 workers x batch 16",
+        "4 workers x batch 16, local-sgd",
+        "2 workers x batch 64",
+        "2 workers x batch 64, local-sgd",
+        "4 workers x batch 64",
+        "4 workers x batch 64, local-sgd",
+    ]
+    runs = weak.runs
+    assert [run.repeat for run in runs] == [1] * 10 + [2] * 10 + [3] * 10, "all cells have their turn"
+
+
+def test_strong_scaling_divides_the_batch_and_also_measures_one_worker_with_a_part_of_it():
+    strong = sweep_of(workers=(1, 4), batches=(64,), scaling="strong")
+    four = SweepCell(workers=4, batch=16)
+    assert strong.cells == (SweepCell(batch=16), SweepCell(batch=64), four)
+    assert strong.base(four) == SweepCell(batch=64)
+    assert strong.reference(four) == SweepCell(batch=16)
+
+
+def test_checkpoints_batches_and_processes_are_other_axes():
+    every = Cadence(5, "steps")
+    saved = sweep_of(kind="checkpoint", checkpoints=(Cadence(0), every))
+    assert saved.cells == (SweepCell(batch=16), SweepCell(batch=16, checkpoint=every))
+    assert saved.settings_of(saved.cells[1]).checkpoint == every
+    sizes = sweep_of(kind="batch", batches=(64, 16))
+    assert sizes.base(SweepCell(batch=64)) == SweepCell(batch=16)
+    several = sweep_of(kind="processes", processes=(2,))
+    assert several.cells == (SweepCell(batch=16), SweepCell(batch=16, processes=2))
+
+
+def test_servers_and_a_collective_are_only_of_cells_that_have_them():
+    sweep = sweep_of(workers=(1, 2), strategies=("ps", "all-reduce"))
+    sweep = replace(sweep, settings=replace(sweep.settings, servers=2, collective="ring"))
+    kept = {(cell.workers, cell.strategy): sweep.settings_of(cell) for cell in sweep.cells}
+    found = {key: (one.servers, one.collective) for key, one in kept.items()}
+    assert found == {
+        (1, "all-reduce"): (1, "native"),
+        (2, "ps"): (2, "native"),
+        (2, "all-reduce"): (1, "ring"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"repeats": 0}, "repeats 0 is out of range: it must be 1 to 100"),
+        ({"batches": ()}, "a sweep without batches measures nothing"),
+        ({"batches": (0,)}, "batch size 0 is out of range"),
+        (
+            {"batches": (50,), "workers": (4,), "scaling": "strong"},
+            "cannot be divided evenly among 4 workers",
+        ),
+        ({"seconds": 0.0}, "0 seconds a run are out of range"),
+        ({"processes": (1000,)}, "processes 1000 is out of range: it must be 1 to 256"),
+    ],
+)
+def test_a_sweep_that_makes_no_sense_is_refused(more, told):
+    with pytest.raises(UsageError, match=told):
+        sweep_of(**more)
+
+
+def test_the_same_batch_again_for_each_size_and_no_random_number_used_up():
+    data = TensorData(torch.arange(8.0).reshape(8, 1), torch.arange(8))
+    repeated = RepeatedData(data)
+    first = repeated.take(torch.tensor([3, 4]))
+    assert repeated.take(torch.tensor([6, 7])) is first
+    assert first[1].tolist() == [3, 4]
+    assert len(repeated.take(torch.tensor([1]))[0]) == 1
+    assert len(repeated) == 8
+    assert repeated.targets is data.targets
+
+
+def test_the_golden_sweep_adds_up():
+    """Else a reader could not tell where the time went: parts of a step, and both ways to split an epoch."""
+    result = read_sweep(GOLDEN)
+    assert [str(row.cell) for row in result.rows] == [
+        f"{one} x batch {batch}" for one in ("1 worker", "2 workers") for batch in (16, 64)
+    ]
+    for row in result.rows:
+        split = row.by_difference
+        assert split.compute + split.communicate == pytest.approx(row.epoch)
+        assert row.by_spans.compute + row.by_spans.communicate == pytest.approx(row.epoch, rel=0.01)
+        gap = split.communicate - row.by_spans.communicate
+        assert row.difference.total == pytest.approx(gap, abs=0.01 * row.epoch)
+        assert row.repeats == 3
+    for alone in result.rows[:2]:
+        assert alone.speed_up == alone.efficiency == 1
+        assert alone.by_difference.communicate == 0
+    two = result.rows[3]
+    base = result.row(result.sweep.base(two.cell))
+    assert base is result.rows[1]
+    assert two.speed_up == pytest.approx(two.rate.median / base.rate.median)
+    assert two.efficiency == pytest.approx(two.speed_up / 2)
+    assert two.bandwidth
+    assert two.link
+    assert 0 < two.bandwidth < two.link
+
+
+def test_every_prediction_of_the_golden_sweep_is_older_than_its_first_run():
+    folder = SweepFolder(GOLDEN)
+    sweep = folder.read()
+    done = folder.done(sweep, sweep.runs)
+    assert len(done) == 12
+    for run, result in done.items():
+        plan = folder.plan(sweep, run.cell)
+        assert plan is not None
+        assert plan.row is not None
+        assert plan.made < result.begun
+    result = read_sweep(GOLDEN)
+    errors = [abs(row.plan.speed_up - row.speed_up) for row in result.compared() if row.plan]
+    assert result.speed_up_error == pytest.approx(sum(errors) / 2), "the median of two"
+
+
+def test_a_repeat_far_from_the_others_is_named_with_what_disturbed_it(tmp_path):
+    folder, own = SweepFolder(GOLDEN), SweepFolder(tmp_path / "own")
+    sweep = folder.read()
+    own.open(sweep)
+    calm = replace(middle(list(folder.done(sweep, [SweepRun(sweep.cells[0], 1)]).values())), loads=())
+    load = HostLoad(host="here", cores=2, wanted=1, others=1.5)
+    for repeat in (1, 2, 3):
+        slow = {"step": calm.step * 1.4, "loads": (load,)} if repeat == 2 else {}
+        own.keep(sweep, replace(calm, cell=SweepRun(sweep.cells[0], repeat), **slow))
+    result = summarize_sweep(sweep, own)
+    (odd,) = result.outliers
+    assert (odd.run.repeat, odd.factor) == (2, pytest.approx(1.4))
+    assert odd.disturbance.startswith("Other processes used 1.5 of 2 cores on here during it")
+    assert result.disturbed == (odd.run,)
+
+
+class Trainings:
+    """Starts trainings as forks, which are quick, and remembers their settings."""
+
+    def __init__(self) -> None:
+        self.settings: list[Settings] = []
+
+    def __call__(self, settings: Settings, runs: Path, words: Any) -> Any:
+        self.settings.append(settings)
+        options = train_options(settings, {"threads": 1}, runs)
+        return start_python("-m", "paceline", "train", *options, stdout=words, stderr=words)
+
+
+def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path):
+    sweep = sweep_of(loading=("with", "without"), repeats=2)
+    folder, started = SweepFolder(tmp_path / "sweep"), Trainings()
+
+    def interrupt(done: float, words: str) -> None:
+        if words.startswith("3/4"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        SweepRunner(sweep, folder, started, show=interrupt, keep_runs=True).run()
+    before = {path: path.stat().st_mtime_ns for path in folder.cells.iterdir()}
+    assert len(before) == 3
+    assert len(list((folder.path / "runs").iterdir())) == 3, "nothing is left of the run that was cut off"
+    kept = folder.runs(sweep, SweepRun(sweep.cells[0], 1))
+    (run,) = kept.iterdir()
+    asked = resolved(sweep.settings_of(sweep.cells[0]))
+    assert read_config(RunFolder(run)).settings == asked, "the training is the one that was asked for"
+
+    started.settings.clear()
+    result = SweepRunner(sweep, folder, started).run()
+    assert [settings.job.path is not None for settings in started.settings] == [True], "without data loading"
+    assert before.items() <= {path: path.stat().st_mtime_ns for path in folder.cells.iterdir()}.items()
+    assert [(row.cell.loading, row.repeats) for row in result.rows] == [("with", 2), ("without", 2)]
+    assert all(row.step.total > 0 and row.rate.median > 0 for row in result.rows)
+    assert result.rows[0].plan is not None
+    assert result.rows[0].plan.basis == "there is no profile of this machine"
+
+
+def test_a_training_that_fails_is_a_sentence_and_nothing_is_kept_of_it(tmp_path):
+    sweep = sweep_of(repeats=1)
+    diverges = replace(sweep.settings, job=JobSpec(model="mlp", optimizer="sgd:lr=1e30"))
+    folder = SweepFolder(tmp_path / "sweep")
+    with pytest.raises(RunFailed, match=r"no run was finished; 1 worker x batch 16, repeat 1: .*loss"):
+        SweepRunner(replace(sweep, settings=diverges), folder, Trainings()).run()
+    assert not folder.cells.exists()
+    assert list((folder.path / "runs").iterdir()) == []
+
+
+def test_another_job_does_not_go_on_in_the_same_folder(tmp_path):
+    folder, sweep = SweepFolder(tmp_path), sweep_of()
+    folder.open(sweep)
+    folder.open(replace(sweep, batches=(16, 32), repeats=5))
+    assert folder.read().repeats == 5, "a larger grid may share the folder"
+    other = replace(sweep, settings=replace(sweep.settings, seed=2))
+    with pytest.raises(UsageError, match=r"other settings .seed 1 there, 2 here"):
+        folder.open(other)
