@@ -51,7 +51,7 @@ _RENAMED = {
     "checkpoint": "checkpoint-every",
 }
 
-Counts = Annotated[str | None, Parameter(group=WHERE, allow_leading_hyphen=True)]
+CountsText = Annotated[str | None, Parameter(group=WHERE, allow_leading_hyphen=True)]
 DataLoading = Annotated[
     Literal["both", "with", "without"] | None, Parameter(name="--data-loading", group=JOB)
 ]
@@ -153,7 +153,7 @@ class SweepKeeping(StudyOptions):
 
 def scaling(
     *,
-    workers: Counts = None,
+    workers: CountsText = None,
     scaling: Annotated[Literal["weak", "strong"] | None, Parameter(group=AGREE)] = None,
     data_loading: DataLoading = None,
     options: SweepOptions | None = None,
@@ -224,7 +224,7 @@ def checkpoint(
 
 def processes(
     *,
-    processes: Counts = None,
+    processes: CountsText = None,
     options: SweepOptions | None = None,
     where: SweepPlace | None = None,
     keep: SweepKeeping | None = None,

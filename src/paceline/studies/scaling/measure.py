@@ -32,7 +32,7 @@ BETWEEN = ("checkpoint", "communicate", "wait", "other")
 """Kinds of time outside of steps that checkpoints cause."""
 SAYS = "paceline: "
 
-Start = Callable[[Path, IO[bytes]], "subprocess.Popen[str]"]
+StartOne = Callable[[Path, IO[bytes]], "subprocess.Popen[str]"]
 """Starts a training whose run folder is made in the given one, and whose words go to the given file."""
 
 
@@ -54,7 +54,7 @@ def start_command(command: Sequence[str], words: IO[bytes]) -> "subprocess.Popen
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredRepeat:
     """The run folders of one repeat, and what else computed meanwhile."""
 
     begun: str
@@ -62,7 +62,7 @@ class Measured:
     loads: tuple[HostLoad, ...]
 
 
-def train(start: Start, parents: Sequence[Path], look: Callable[[], None]) -> Measured:
+def train(start: StartOne, parents: Sequence[Path], look: Callable[[], None]) -> MeasuredRepeat:
     """Train once for each of the parents, all at the same time, to the end; ``look`` is called all the while.
 
     Whatever it raises ends the trainings. Raises RunFailed with the last words of one that fails.
@@ -78,12 +78,12 @@ def train(start: Start, parents: Sequence[Path], look: Callable[[], None]) -> Me
             if process.returncode:
                 raise RunFailed(_last_words(words) or f"exit code {process.returncode}")
     folders = tuple(RunFolder(next(parent.iterdir())) for parent in parents)
-    return Measured(begun=begun, folders=folders, loads=(meter.load(),) if len(parents) > 1 else ())
+    return MeasuredRepeat(begun=begun, folders=folders, loads=(meter.load(),) if len(parents) > 1 else ())
 
 
 @contextmanager
 def _trainings(
-    start: Start, parents: Sequence[Path]
+    start: StartOne, parents: Sequence[Path]
 ) -> "Iterator[list[tuple[subprocess.Popen[str], IO[bytes]]]]":
     running: list[tuple[subprocess.Popen[str], IO[bytes]]] = []
     try:
@@ -117,7 +117,7 @@ def _last_words(file: IO[bytes]) -> str:
     return causes[-1].removeprefix(SAYS) if causes else ""
 
 
-def read_repeat(run: SweepRun, measured: Measured) -> RepeatResult:
+def read_repeat(run: SweepRun, measured: MeasuredRepeat) -> RepeatResult:
     """What the records of one repeat's trainings say."""
     summaries = [read_summary(folder) for folder in measured.folders]
     workers = [totals for summary in summaries for totals in summary.totals if totals.steps]

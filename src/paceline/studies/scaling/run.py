@@ -14,7 +14,7 @@ from paceline.records.summary import read_summary
 from paceline.runtimes.settings import Settings
 from paceline.studies.grid import Show, held_interrupts
 from paceline.studies.scaling.folder import CellPlan, SweepFolder
-from paceline.studies.scaling.measure import Measured, pilot_step, read_repeat, train
+from paceline.studies.scaling.measure import MeasuredRepeat, pilot_step, read_repeat, train
 from paceline.studies.scaling.plan import MeasureLink, Planner
 from paceline.studies.scaling.result import SweepResult, summarize_sweep
 from paceline.studies.scaling.study import Sweep, SweepCell, SweepRun
@@ -107,7 +107,7 @@ class SweepRunner:
         finally:
             shutil.rmtree(self.folder.runs(self.sweep, run), ignore_errors=True)
 
-    def _train(self, run: SweepRun, plan: CellPlan, look: Callable[[float], None]) -> Measured:
+    def _train(self, run: SweepRun, plan: CellPlan, look: Callable[[float], None]) -> MeasuredRepeat:
         settings = self.folder.job(self.sweep.settings_of(run.cell), run.cell)
         if plan.steps is not None:
             settings = replace(settings, iterations=plan.steps, epochs=None)
