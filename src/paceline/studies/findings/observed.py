@@ -102,14 +102,17 @@ class ObservedSteps:
 
     @cached_property
     def small_exchange(self) -> float | None:
-        """Seconds of a sum of a few numbers over all workers, as evaluations have them; None where none is recorded."""
+        """Seconds of a sum of a few numbers over all workers, as evaluations have them; None where none is recorded.
+
+        The shortest: a latency is no longer than that, and whatever else goes on only adds to it.
+        """
         found = []
         for record in self._records if len(self.workers) > 1 else ():
             evaluates = any(span.kind == "evaluate" for span in record.spans)
             spans = [span.length for span in record.spans if span.kind == "communicate"]
             if not record.is_step and evaluates and spans:
                 found.append(min(spans))
-        return median(found) if found else None
+        return min(found, default=None)
 
     @cached_property
     def fixed(self) -> float | None:

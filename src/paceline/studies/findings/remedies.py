@@ -46,8 +46,12 @@ def worth(rebuilt: RebuiltRun | None, changes: Mapping[SettingValue, Setup]) -> 
 
 
 def best(remedies: Iterable[Remedy]) -> tuple[Remedy, ...]:
-    gaining = (one for one in remedies if one.gain >= WORTH)
-    return tuple(sorted(gaining, key=lambda one: -one.gain)[:MOST])
+    """Of each setting the best value."""
+    found: dict[str, Remedy] = {}
+    for one in sorted(remedies, key=lambda one: -one.gain):
+        if one.gain >= WORTH:
+            found.setdefault(one.change[0][0], one)
+    return tuple(found.values())[:MOST]
 
 
 def for_slow_rank(rebuilt: RebuiltRun | None) -> tuple[Remedy, ...]:
