@@ -134,9 +134,8 @@ def train(
         # torch reads it when it is imported, before workers are forked: paceline reports what goes wrong there.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if where.profile_steps is not None:
-        os.environ.setdefault(
-            "KINETO_LOG_LEVEL", "99"
-        )  # torch's profiler writes to stderr when it starts and stops
+        # torch's profiler writes to stderr when it starts and stops
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     try:
         from paceline.runtimes.live.request import TrainRequest
 
