@@ -190,7 +190,7 @@ def compare(paths: Sequence[Path]) -> RunComparison:
     sides = [
         side
         for path in paths
-        for side in ([_of_run(path, runs[path])] if path in runs else _of_file(path, wanted))
+        for side in ([compared_run(str(path), runs[path])] if path in runs else _of_file(path, wanted))
     ]
     if len(sides) < 2:
         raise UsageError(
@@ -200,17 +200,17 @@ def compare(paths: Sequence[Path]) -> RunComparison:
     return RunComparison(sides=tuple(sides))
 
 
-def _of_run(path: Path, run: RecordedRun) -> ComparedRun:
+def compared_run(name: str, run: RecordedRun) -> ComparedRun:
     seen = ObservedSteps.of(run)
     if seen is None:
         raise UsageError(
-            f"{path} is too short to be compared: it has no typical step; train for 6 steps or more"
+            f"{name} is too short to be compared: it has no typical step; train for 6 steps or more"
         )
     spread, total = _spread(run)
     summary = run.summary
     note = disturbance(summary.loads)
     return ComparedRun(
-        name=str(path),
+        name=name,
         source="live" if summary.runtime == "live" else "virtual",
         workers=len(seen.workers),
         step=seen.mean,

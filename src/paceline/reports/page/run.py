@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paceline import specs
+from paceline.errors import UsageError
 from paceline.records.files import to_document
 from paceline.records.folder import name_of_run
+from paceline.reports.compare import answers
 from paceline.reports.findings import finding_text
 from paceline.reports.page.document import (
     CommandLine,
@@ -31,6 +33,7 @@ from paceline.reports.summary import after_warm_up, run_answer
 from paceline.reports.text import counted, ms_digits
 from paceline.runtimes.config import Config
 from paceline.strategies import STRATEGIES
+from paceline.studies.compare import RunComparison, compared_run
 from paceline.studies.findings import find
 from paceline.studies.recorded import RecordedRun
 from paceline.units import show_bytes, show_seconds
@@ -259,16 +262,12 @@ def run_names(runs: Sequence[RecordedRun]) -> list[str]:
 
 
 def compared_answer(runs: Sequence[RecordedRun], names: Sequence[str]) -> str:
-    rates = {name: samples_per_second(run) for run, name in zip(runs, names, strict=True)}
-    fast, slow = max(rates, key=lambda name: rates[name]), min(rates, key=lambda name: rates[name])
-    if not rates[slow]:
-        return f"{fast} trains {rates[fast]:,.0f} samples/s; {slow} recorded no steps."
-    if rates[fast] < 1.02 * rates[slow]:
-        return f"All train about {rates[fast]:,.0f} samples/s: less than 2 % apart."
-    return (
-        f"{fast} is the fastest: {rates[fast]:,.0f} samples/s, {rates[fast] / rates[slow]:.3g} times as many as {slow} "
-        f"({rates[slow]:,.0f})."
-    )
+    """As 'paceline compare' says it; a run that is too short is named."""
+    try:
+        sides = tuple(compared_run(name, run) for name, run in zip(names, runs, strict=True))
+    except UsageError as error:
+        return f"{error}."
+    return " ".join(answers(RunComparison(sides=sides)))
 
 
 def differences_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> PageTable:
