@@ -21,8 +21,8 @@ from typing import Any
 BATCH = 4
 MOST = 1.1
 """Times the best, for auto."""
-OPTIMIZER = "sgd:lr=0.05,momentum=0,weight_decay=0"
-"""Plain SGD, as in the papers: the momentum is that of the central model."""
+OPTIMIZER = "sgd:lr=0.02,momentum=0,weight_decay=0"
+"""Plain SGD, as in the papers: the momentum is that of the central model. With a rate of 0.05, batches of 4 end low."""
 
 
 def paceline(*words: str) -> dict[str, Any]:

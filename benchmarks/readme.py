@@ -78,6 +78,7 @@ def interrupted(home: Path) -> Path:
 
 RUNS: Mapping[str, Callable[[Path], Path]] = {
     "--resume": interrupted,
+    "report": lambda home: train(home, "--epochs", "2"),
     "predict --times": lambda home: train(home, "--workers", "1", "--epochs", "2"),
     "simulate --times": lambda home: train(home, "--epochs", "2"),
     "--replay": lambda home: train(home, "--strategy", "async", "--epochs", "1"),

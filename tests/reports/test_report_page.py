@@ -25,6 +25,7 @@ from paceline.reports.page.run_figures import (
     loss_rows,
     staleness_figure,
 )
+from paceline.reports.page.sweep import speed_rows
 from paceline.reports.page.thinning import evenly, thinned
 from paceline.reports.page.time_figures import (
     checkpoint_times,
@@ -36,6 +37,7 @@ from paceline.reports.page.time_figures import (
 from paceline.studies.predict.forecast import RunForecast
 from paceline.studies.predict.prediction import PredictionRow
 from paceline.studies.recorded import read_recorded
+from paceline.studies.scaling.result import read_sweep
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LINE = "paceline train --seed 1"
@@ -297,3 +299,16 @@ def test_tables_name_their_rows_and_columns():
     table = PageTable(caption="c", titles=("what", "ms"), rows=(("a", "1"),))
     assert '<th scope="row">a</th><td class="number">1</td>' in table.html()
     assert '<th scope="col" class="number">ms</th>' in table.html()
+
+
+def test_a_sweep_has_a_page_with_what_was_measured_and_predicted():
+    result = read_sweep(GOLDEN / "scaling")
+    points = {(row["series"], row["place"]): row["speed_up"] for row in speed_rows(result)}
+    (row,) = (row for row in result.compared() if row.cell.batch == 64)
+    assert points["2 workers, measured", 64] == row.speed_up
+    assert points["2 workers, predicted", 64] == row.plan.speed_up
+    page = make_page([GOLDEN / "scaling"], lambda _: LINE)
+    assert page.answer.startswith("1 worker x batch 64: 172,919 samples/s")
+    assert any(found.startswith("predicted before it was measured") for found in page.findings)
+    titles = [section.title for section in page.sections]
+    assert titles == ["Speed-up", "Measured", "Where a step went", "Computing and communication", "Folder"]

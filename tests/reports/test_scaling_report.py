@@ -6,7 +6,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from paceline.records.files import json_text
-from paceline.reports.scaling import answer, document, explain, picture, table, text_lines
+from paceline.reports.scaling import answer, document, explain, picture, table_cells, text_lines
+from paceline.reports.text import aligned
 from paceline.runtimes.settings import Cadence
 from paceline.studies.grid import Spread
 from paceline.studies.scaling.result import SweepResult, read_sweep
@@ -69,7 +70,7 @@ def test_processes_and_checkpoints_have_their_own_answers():
     )
     saved = replace(saved, rows=(replace(plain, whole=1e-3, checkpoint=0.0), row))
     assert answer(saved).startswith("Every 10 steps, checkpoints take 50.0 % of the time (")
-    lines = table(saved)
+    lines = aligned(*table_cells(saved))
     assert "by difference" in lines[0]
     assert "speed-up" not in lines[0]
     assert "50.0 %         50.0 %" in lines[2], "by spans and by difference"
@@ -84,7 +85,7 @@ def test_a_table_has_the_columns_that_say_something():
     assert max(map(len, lines)) <= 130
     assert any(line.startswith("predicted before it was measured: speed-up, median error ") for line in lines)
     unknown = replace(GOLDEN, rows=tuple(replace(row, plan=None) for row in GOLDEN.rows))
-    assert "predicted" not in "\n".join(table(unknown))
+    assert "predicted" not in str(table_cells(unknown))
 
 
 def test_the_difference_between_the_two_ways_is_explained():

@@ -29,7 +29,7 @@ def report(
     where the time went, a timeline, the machine, and how to repeat it.
 
     Args:
-        paths: Run folders; or one folder of 'paceline bench convergence', prediction or profile (JSON files).
+        paths: Run folders; or one folder of a 'paceline bench' study, prediction or profile (JSON files).
         out: The file to write (default: report.html in the first folder).
         open_: Open the page in the browser.
     """

@@ -22,6 +22,8 @@ WORTH = 0.1
 MENTIONED = 0.02
 """Of an epoch: smaller parts of a difference are not named."""
 WIDTH = 120
+LEFT = ("strategy", "codec", "data")
+"""Columns of words."""
 
 Column = tuple[str, Callable[[SweepRow], str]]
 
@@ -135,8 +137,8 @@ def header(result: SweepResult) -> str:
     )
 
 
-def table(result: SweepResult) -> list[str]:
-    """A row a cell; columns that say nothing here are left out."""
+def table_cells(result: SweepResult) -> tuple[list[str], list[list[str]]]:
+    """Titles, and a row a cell; columns that say nothing here are left out."""
     digits = ms_digits(min(row.step.total for row in result.rows))
 
     def ms(seconds: float) -> str:
@@ -145,8 +147,7 @@ def table(result: SweepResult) -> list[str]:
     columns = [*_names(result), *_measured(ms, result), *_kind_columns(result), *_usage()]
     shown = [(title, [show(row) for row in result.rows]) for title, show in columns]
     told = {title: cells for title, cells in shown if any(cells)}
-    rows = [list(row) for row in zip(*told.values(), strict=True)]
-    return aligned(list(told), rows, left=("strategy", "codec", "data"))
+    return list(told), [list(row) for row in zip(*told.values(), strict=True)]
 
 
 def _names(result: SweepResult) -> list[Column]:
@@ -223,11 +224,11 @@ def _usage() -> list[Column]:
     ]
 
 
-def both_ways(result: SweepResult) -> list[str]:
+BOTH_WAYS = "an epoch, by spans (typical steps) and by the difference to one worker"
+
+
+def both_ways_cells(result: SweepResult) -> tuple[list[str], list[list[str]]]:
     """Computing and communication of cells with several workers, by spans and as T1/n and Tn - T1/n."""
-    rows = [row for row in result.rows if row.cell.workers > 1]
-    if result.sweep.kind != "scaling" or not rows:
-        return []
     titles = [
         "workers",
         "batch",
@@ -254,29 +255,30 @@ def both_ways(result: SweepResult) -> list[str]:
             f"{show_bytes(row.bandwidth)}/s" if row.bandwidth else "-",
             f"{100 * row.bandwidth / row.link:.0f} %" if row.bandwidth and row.link else "-",
         ]
-        for row in rows
+        for row in _with_several(result)
     ]
-    lines = aligned(titles, cells, left=("",))
-    return [
-        "an epoch, by spans (typical steps) and by the difference to one worker",
-        *lines,
-        *_explained(rows),
-    ]
+    return titles, cells
 
 
-def _explained(rows: Sequence[SweepRow]) -> list[str]:
+def _with_several(result: SweepResult) -> list[SweepRow]:
+    """The rows whose epoch is split both ways."""
+    return [row for row in result.rows if row.cell.workers > 1 and result.sweep.kind == "scaling"]
+
+
+def both_ways_explained(result: SweepResult) -> list[str]:
     """Why the two ways differ, for the cell where they differ most; and what the link was measured as."""
-    row = max(rows, key=lambda one: abs(one.difference.total) / one.epoch)
-    lines = wrap(explain(row), WIDTH)
+    rows = _with_several(result)
+    if not rows:
+        return []
+    sentences = [explain(max(rows, key=lambda one: abs(one.difference.total) / one.epoch))]
     links = sorted({one.plan.link_basis for one in rows if one.plan and one.plan.link and one.bandwidth})
     if links:
-        lines += wrap(
+        sentences.append(
             "sends: what a worker sends in a step over the time that it communicates, hidden or not, of the worker "
             "that waits least; an all-reduce sends 2 (n-1)/n of the gradients. The link's rate, for an all-reduce of "
-            f"that size, is {' or '.join(links)}.",
-            WIDTH,
+            f"that size, is {' or '.join(links)}."
         )
-    return lines
+    return sentences
 
 
 def explain(row: SweepRow) -> str:
@@ -323,8 +325,7 @@ def scored(result: SweepResult) -> list[str]:
     if (rate := result.rate_error) is not None:
         lines.append(f"samples/s of one worker from the machine's profile: median error {100 * rate:.0f} %")
     missing = dict.fromkeys(row.plan.basis for row in result.rows if row.plan and row.plan.rate is None)
-    lines += [f"not predicted: {why}" for why in missing if why]
-    return [line for sentence in lines for line in wrap(sentence, WIDTH)]
+    return lines + [f"not predicted: {why}" for why in missing if why]
 
 
 def odd_ones(result: SweepResult) -> list[str]:
@@ -338,16 +339,27 @@ def odd_ones(result: SweepResult) -> list[str]:
             f"other processes computed during {counted(len(result.disturbed), 'run')} of "
             f"{len(result.sweep.runs)}: times may be longer than on an idle machine"
         )
-    lines += [f"{one}; it is measured again next time" for one in result.broken]
-    return [line for sentence in lines for line in wrap(sentence, WIDTH)]
+    return lines + [f"{one}; it is measured again next time" for one in result.broken]
 
 
 def text_lines(result: SweepResult) -> list[str]:
-    lines = wrap(answer(result), WIDTH)
+    lines = _wrapped([answer(result)])
     if not result.rows:
-        return [*lines, *odd_ones(result)]
-    parts = (wrap(header(result), WIDTH), table(result), both_ways(result), scored(result), odd_ones(result))
+        return [*lines, *_wrapped(odd_ones(result))]
+    titles, cells = both_ways_cells(result)
+    both = [BOTH_WAYS, *aligned(titles, cells, left=("",)), *_wrapped(both_ways_explained(result))]
+    parts = (
+        _wrapped([header(result)]),
+        aligned(*table_cells(result), left=LEFT),
+        both if cells else [],
+        _wrapped(scored(result)),
+        _wrapped(odd_ones(result)),
+    )
     return [*lines, *(line for part in parts if part for line in ("", *part))]
+
+
+def _wrapped(sentences: Sequence[str]) -> list[str]:
+    return [line for sentence in sentences for line in wrap(sentence, WIDTH)]
 
 
 def document(result: SweepResult) -> dict[str, Any]:
@@ -367,21 +379,39 @@ def document(result: SweepResult) -> dict[str, Any]:
     }
 
 
+def drawn_over(result: SweepResult) -> str:
+    """What the speed-up is drawn over."""
+    return "processes" if result.sweep.kind == "processes" else "batch of a worker"
+
+
+def drawn_place(result: SweepResult, row: SweepRow) -> int:
+    return row.cell.processes if result.sweep.kind == "processes" else row.cell.batch
+
+
+def drawn_rows(result: SweepResult) -> list[SweepRow]:
+    """Those whose speed-up is drawn, from left to right; none where there is no curve."""
+    rows = list(result.rows) if result.sweep.kind == "processes" else result.compared()
+    if result.sweep.kind == "checkpoint" or len({drawn_place(result, row) for row in rows}) < 2:
+        return []
+    return sorted(rows, key=lambda row: drawn_place(result, row))
+
+
 def picture(result: SweepResult) -> str | None:
     """An SVG file of the speed-up, with what was predicted as points; None where there is nothing to draw."""
-    rows = result.rows if result.sweep.kind == "processes" else result.compared()
-    across: Callable[[SweepRow], float] = (
-        (lambda row: row.cell.processes) if result.sweep.kind == "processes" else (lambda row: row.cell.batch)
-    )
-    if result.sweep.kind == "checkpoint" or len({across(row) for row in rows}) < 2:
+    rows = drawn_rows(result)
+    if not rows:
         return None
+
+    def across(row: SweepRow) -> float:
+        return drawn_place(result, row)
+
     groups: dict[str, list[SweepRow]] = {}
-    for row in sorted(rows, key=across):
-        groups.setdefault(_curve_name(row), []).append(row)
+    for row in rows:
+        groups.setdefault(curve_name(row), []).append(row)
     places = sorted({across(row) for row in rows})
     predicted = [row.plan.speed_up or 0.0 for row in rows if row.plan]
     panel = Panel(
-        label="processes" if result.sweep.kind == "processes" else "batch of a worker",
+        label=drawn_over(result),
         across=Axis.around(places),
         up=LinearAxis(0.0, 1.05 * max([1.0, *predicted, *(row.speed_up for row in rows)])),
         across_tick=lambda value: f"{value:.0f}",
@@ -407,6 +437,6 @@ def picture(result: SweepResult) -> str | None:
     return line_chart(f"{result.sweep.job}: speed-up", "lines: measured; points: predicted before", [panel])
 
 
-def _curve_name(row: SweepRow) -> str:
+def curve_name(row: SweepRow) -> str:
     variant = _variant(row.cell)
     return f"{counted(row.cell.workers, 'worker')}{f', {variant}' if variant else ''}"

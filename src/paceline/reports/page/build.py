@@ -11,6 +11,7 @@ from paceline.records.folder import RunFolder
 from paceline.reports.page.document import ReportPage, render_page
 from paceline.reports.page.run import Repeat, compared_page, run_page
 from paceline.reports.page.studies import convergence_page, prediction_page, profile_page
+from paceline.reports.page.sweep import sweep_page
 from paceline.studies.recorded import read_recorded
 
 NAME = "report.html"
@@ -34,8 +35,11 @@ STUDIES = (
     StudyKind(
         name="a study of convergence",
         file="study.json",
-        is_it=lambda one: "strategies" in one.get("study", ()),
+        is_it=lambda one: "strategies" in one.get("study", ()) and "kind" not in one["study"],
         page=convergence_page,
+    ),
+    StudyKind(
+        name="a sweep", file="study.json", is_it=lambda one: "kind" in one.get("study", ()), page=sweep_page
     ),
     StudyKind(
         name="a prediction", file="", is_it=lambda one: one.get("kind") == "prediction", page=prediction_page
@@ -47,7 +51,7 @@ STUDIES = (
         page=profile_page,
     ),
 )
-KNOWN = "the folder of a run or of 'paceline bench convergence', a prediction or a calibration profile"
+KNOWN = "the folder of a run or of a 'paceline bench' study, a prediction or a calibration profile"
 
 
 def study_of(path: Path) -> StudyKind | None:
