@@ -116,7 +116,7 @@ def prepare(home: Path) -> None:
 
 def make_run(command: str, home: Path) -> None:
     """Make the run folder that a command names, in place of one that another command has used."""
-    named = re.search(r"(\S+) (--\S+) (runs/\S+|latest)", command)
+    named = re.search(r"(\S+) (\S+) (runs/\S+|latest)", command)
     if named is None:
         return
     verb, option, folder = named.groups()
