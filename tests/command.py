@@ -62,6 +62,7 @@ def _be(words: tuple[str, ...], env: Mapping[str, str], first: Callable[[], None
         first()
         code = _code_of(words)
         threading._shutdown()  # type: ignore[attr-defined]  # as at the end of every program
+        atexit._run_exitfuncs()
         sys.stdout.flush()
     except BaseException:
         traceback.print_exc()

@@ -24,6 +24,7 @@ MODULES: Modules = {
 }
 LAYERS = (
     ("cli",),
+    ("loop",),
     ("reports",),
     ("studies",),
     ("runtimes",),

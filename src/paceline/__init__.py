@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from paceline.jobs.job import Traceable as Traceable
     from paceline.jobs.partition import ClientBatch as ClientBatch
     from paceline.jobs.partition import Partition as Partition
+    from paceline.loop.distribute import LoopWorker as LoopWorker
+    from paceline.loop.distribute import distribute as distribute
     from paceline.records.events import read_metrics as read_metrics
     from paceline.records.folder import RunFolder as RunFolder
     from paceline.specs.ranges import at_least as at_least
@@ -57,6 +59,7 @@ _NAMES = {
     "jobs.datasets": "Images",
     "jobs.job": "Data Job Traceable",
     "jobs.partition": "ClientBatch Partition",
+    "loop.distribute": "LoopWorker distribute",
     "records.events": "read_metrics",
     "records.folder": "RunFolder",
     "specs.ranges": "at_least",

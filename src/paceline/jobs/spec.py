@@ -11,7 +11,7 @@ class JobSpec:
     """A job by its parts, or a user's own by import path."""
 
     path: str | None = None
-    """A user's own job, "module:function"; the parts below are then not used."""
+    """A user's own job, "module:function", or a script, "train.py"; the parts below are then not used."""
     data: str = "digits"
     data_dir: str | None = None
     """The folder that holds the data's files; None looks in the usual places."""
@@ -24,6 +24,11 @@ class JobSpec:
     precision: str | None = None
     label_smoothing: float | None = None
     """Of the cross entropy that the parts are trained with; a user's own job brings its own loss."""
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it is a script with a loop of its own, which decides its data, its batches and when it ends."""
+        return self.path is not None and ":" not in self.path
 
     @property
     def changes(self) -> dict[str, Any]:

@@ -139,6 +139,7 @@ class Started:
     codec: str = ""
     """What is sent in place of whole gradients, and whether its error is kept; empty for whole gradients."""
     last_step: int
+    """0, and so are the steps of an epoch, where a script decides when it ends."""
     steps_per_epoch: int
     first_step: int = 0
     seconds: float = 0.0

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -46,9 +47,10 @@ class Screen:
     def _every(self) -> float:
         return BAR_EVERY if self.bar else LINE_EVERY
 
-    def show(self, done: float, words: str) -> None:
-        if self.bar is None:
-            self.note(f"{100 * done:.0f} %  {words}")
+    def show(self, done: float | None, words: str) -> None:
+        """``done`` is the part that is done, or None where nobody knows."""
+        if self.bar is None or done is None:
+            self.note(words if done is None else f"{100 * done:.0f} %  {words}")
         else:
             if not self.bar.live.is_started:
                 self.bar.add_task("", total=1.0, words=words)
@@ -56,7 +58,7 @@ class Screen:
                 self.bar.console.show_cursor()  # a worker that is killed could not give it back
             self.bar.update(self.bar.task_ids[0], completed=done, words=words)
             self.bar.refresh()
-        self.due = time.monotonic() + self._every
+        self.due = time.monotonic() + (LINE_EVERY if done is None else self._every)
 
     def count_down(self, done: float, words: str) -> None:
         """Show it, when it is due, with about how long the rest takes."""
@@ -141,9 +143,14 @@ class ProgressObserver(Observer):
         run, progress = self._run, self._progress
         if self._steps and self._seconds > self._since:
             rate = self._samples / (self._seconds - self._since)
-            self._measured = [f"{rate:,.0f} samples/s", f"loss {figure(self._loss / self._steps)}"]
+            self._measured = [f"{rate:,.0f} samples/s"]
+            if isfinite(self._loss):  # of a script it is not known
+                self._measured.append(f"loss {figure(self._loss / self._steps)}")
             self._samples = self._steps = 0
             self._loss, self._since = 0.0, self._seconds
+        if not run.last_step:
+            self.screen.show(None, "  ".join([f"{progress:,} steps", *self._measured]))
+            return
         epochs, rest = divmod(run.last_step, run.steps_per_epoch)
         at = f"{progress / run.steps_per_epoch:.{0 if progress == run.last_step else 1}f}/{epochs} epochs"
         words = [f"{progress:,}/{run.last_step:,} steps" if rest else at, *self._measured]

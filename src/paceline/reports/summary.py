@@ -109,7 +109,8 @@ def after_warm_up(totals: Totals) -> tuple[StepBreakdown, float]:
 def run_answer(summary: Summary, workers: Workers) -> str:
     took, final = show_seconds(summary.seconds), summary.final
     if summary.ending in ("interrupted", "failed"):
-        return f"{summary.ending} at step {summary.steps:,} (epoch {summary.epochs:.2f}) after {took}"
+        epoch = f" (epoch {summary.epochs:.2f})" if summary.epochs else ""
+        return f"{summary.ending} at step {summary.steps:,}{epoch} after {took}"
     if "accuracy" in final and summary.target_seconds is not None and summary.target is not None:
         when = f"{percent(summary.target)} after {show_seconds(summary.target_seconds)}"
         return f"reached {final['accuracy']:.4f} in {took} ({when})"
@@ -216,7 +217,8 @@ def _present(summary: Summary) -> list[Totals]:
 
 def _work(summary: Summary) -> str:
     steps = _range([one.steps for one in _present(summary)], "step")
-    return f"{steps} per worker, {counted(summary.epochs, 'epoch')}"
+    epochs = f", {counted(summary.epochs, 'epoch')}" if summary.epochs else ""
+    return f"{steps} per worker{epochs}"
 
 
 def _range(numbers: Sequence[int], what: str) -> str:

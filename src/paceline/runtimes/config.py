@@ -143,8 +143,18 @@ def read_live(folder: RunFolder) -> Config:
 def read_run(folder: RunFolder) -> Config:
     """The config of a live or simulated run whose job may be built; refuses one whose code has changed."""
     config = read_config(folder)
+    check_job(config, folder)
     check_code(config, folder, str(folder.path), "record a run of the code as it is")
     return config
+
+
+def check_job(config: Config, folder: RunFolder) -> None:
+    """Refuse a run of a script: what it trains is known to the script alone."""
+    if config.settings.job.is_script:
+        raise UsageError(
+            f"{folder.path} is a run of the script {config.settings.job.path}, whose model and data only the script "
+            "has; run the script again, or give a run of 'paceline train'"
+        )
 
 
 def check_unfinished(folder: RunFolder, settings: Settings) -> None:
@@ -173,6 +183,7 @@ def import_paths(settings: Settings) -> list[str]:
     own = [job.path]
     if not job.path:
         own = [specs.import_path(getattr(job, part), table) for part, table in _PARTS.items()]
+    own = [] if job.is_script else own
     own += [specs.import_path(settings.strategy, STRATEGIES)]
     own += [specs.import_path(link, CODECS) for link in links(settings.codec)]
     own += [settings.collective if ":" in settings.collective else None]

@@ -94,6 +94,18 @@ class Replica(FlatModel):
         self.loss_samples += samples
         return total / samples if samples else nan
 
+    def samples(self, step: int, batch: ClientBatch | None = None) -> int:
+        """Of this worker in a step, or of a client's batch."""
+        return self.clients.size(batch, self.rank) if batch else self.shards.size(self.rank, step)
+
+    def share(self, step: int) -> float:
+        """This worker's part of the mean over all workers' samples."""
+        return self.samples(step) / self.total(step)
+
+    def total(self, step: int) -> int:
+        """Samples of all workers in a step."""
+        return self.shards.total(step)
+
     def _compared(self, batches: Iterator[Batch], shares: list[float], hooks: StepHooks) -> list[float]:
         """As ``accumulate``; the noise scale is told by the first mini-batch and all of them."""
         first = FirstMiniBatch(hooks, self.flat.grad)
@@ -190,7 +202,7 @@ class Replica(FlatModel):
         ranges = scoring_batches(len(self.job.test or ()), seat, workers)
         loss, metrics = 0.0, [0.0] * len(self.job.metrics)
         if ranges:
-            own = self._standing_in(params, buffers)
+            own = self.standing_in(params, buffers)
             with own, undisturbed(self.streams), kept_outputs(self.model) as kept:
                 for samples, batch in zip(ranges, self._test_batches(ranges), strict=True):
                     loss += self.forward(batch).item() * len(samples)
@@ -220,22 +232,23 @@ class Replica(FlatModel):
         self._batches, self._next_step = iter(()), None
 
     @contextmanager
-    def _standing_in(self, params: Tensor, buffers: Tensor) -> Iterator[None]:
+    def standing_in(self, params: Tensor, buffers: Tensor) -> Iterator[None]:
         first = self.buffers if self.buffers.dim() == 1 else self.buffers[0]
         pairs = ((self.flat.param_rows[0], params), (first, buffers.view_as(first)))
         others = [(own, own.clone(), other) for own, other in pairs if own.data_ptr() != other.data_ptr()]
         for own, _, other in others:
             own.copy_(other)
+        training = self.model.training
         self.model.eval()
         try:
             yield
         finally:
-            self.model.train()
+            self.model.train(training)
             for own, saved, _ in others:
                 own.copy_(saved)
 
     def export(self, params: Tensor, buffers: Tensor) -> dict[str, Tensor]:
-        with self._standing_in(params, buffers):
+        with self.standing_in(params, buffers):
             return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
 
     def state(self) -> dict[str, Any]:

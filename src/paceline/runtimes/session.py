@@ -197,6 +197,13 @@ class Session:
             yield Save()
         return "target" if on_target else "budget" if due.stop else "interrupted" if interrupted else None
 
+    def central(self) -> Program:
+        """The central model, parameters and buffers; all workers ask for it at the same point."""
+        yield Wait()
+        params = yield from self.prepared.strategy.central(self.me)
+        buffers = yield from self._central_buffers()
+        return params, buffers
+
     def _evaluate(self, due: DueActions, params: Tensor) -> Program:
         """Evaluate the central model, and export it if this is the end; return whether the target is met."""
         buffers = yield from self._central_buffers()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from sys import maxsize
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from paceline.collectives import NATIVE, check_collective
@@ -82,7 +83,7 @@ class Settings:
                 f"{self.servers} servers are out of range: 1 to {MOST_SERVERS}",
             ),
             (
-                (self.epochs is None) != (self.iterations is None),
+                self.job.is_script or (self.epochs is None) != (self.iterations is None),
                 "give either epochs or iterations, not both",
             ),
             (target is None or 0 < target <= 1, f"a target accuracy of {target} must lie between 0 and 1"),
@@ -147,7 +148,7 @@ class DueActions(NamedTuple):
 
 
 class Triggers:
-    """Turns progress, in steps per worker, into what is due.
+    """Turns progress, in steps per worker, into what is due. A script is ``endless``: it ends when it ends.
 
     Where workers take different numbers of steps, progress is their mean, so it may pass several trigger points at
     once; each kind of action is then done once.
@@ -155,8 +156,10 @@ class Triggers:
 
     def __init__(self, settings: Settings, steps_per_epoch: int) -> None:
         self.steps_per_epoch = steps_per_epoch
-        epochs = settings.epochs or 0
+        epochs, self.endless = settings.epochs or 0, settings.job.is_script
         self.last = settings.iterations if settings.iterations is not None else epochs * steps_per_epoch
+        if self.endless:
+            self.last = maxsize
         self._evaluate = settings.evaluate.in_steps(steps_per_epoch)
         self._checkpoint = settings.checkpoint.in_steps(steps_per_epoch)
 
@@ -174,4 +177,5 @@ class Triggers:
         return DueActions(reached(self._evaluate), reached(self._checkpoint), stop)
 
     def epoch(self, progress: float) -> float:
-        return progress / self.steps_per_epoch
+        """0 where nobody knows what an epoch is."""
+        return 0.0 if self.endless else progress / self.steps_per_epoch

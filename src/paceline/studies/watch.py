@@ -314,7 +314,7 @@ def _budget(
     settings = read_json(folder.config)["settings"]
     epochs, last = settings["epochs"], settings["iterations"]
     if last is None and started is not None:
-        last = started.last_step
+        last = started.last_step or None  # of a script it is not known
     elif last is None and rows and rows[-1].epoch:
         last = round(epochs * rows[-1].step / rows[-1].epoch)
     return epochs, last

@@ -19,6 +19,7 @@ from paceline.runtimes.config import (
     Config,
     Placement,
     check_code,
+    check_job,
     read_config,
     read_live,
     resolved,
@@ -142,6 +143,7 @@ class TrainRequest:
         if self.resume is None:
             return self.asked(workers)
         config = read_live(self.resume)
+        check_job(config, self.resume)
         check_trust(config, self.resume, trust=self.trust)
         earlier = config.settings
         if workers is None:

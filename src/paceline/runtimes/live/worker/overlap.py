@@ -53,12 +53,13 @@ class Overlap:
                 )
         self._active = self._measured = False
 
-    def begin(self, share: float = 1.0, *, measured: bool = False) -> None:
+    def begin(self, share: float = 1.0, *, measured: bool = False, scaled: bool = True) -> None:
         """The last backward of a step begins, in which the gradient becomes ``share`` times what it is.
 
-        Where it is ``measured``, the squared norm of the whole one travels with the sums, added up over all workers.
+        Where backward leaves it not ``scaled`` so, it is multiplied before it is summed. Where it is ``measured``, the
+        squared norm of the whole one travels with the sums, added up over all workers.
         """
-        self._active, self._measured, self._share = True, measured, share
+        self._active, self._measured, self._share, self._scaled = True, measured, share, scaled
         self._squares: list[Tensor] = []
         self._missing = [len(bucket.parameters) for bucket in self._early]
         self._pending: list[PendingSum] = []
@@ -80,6 +81,7 @@ class Overlap:
             self._ended[place] = perf_counter()
 
         self._begun.append(perf_counter())
+        self._scale(self._parts[place])
         if self._measured:
             self._squares.append(squared_norm([self._parts[place]]))
         self._pending.append(self._start(place, done))
@@ -91,6 +93,7 @@ class Overlap:
         behind = len(self._pending)
         while len(self._pending) < len(self._early):
             self._start_next()
+        self._scale(self._rest)
         if self._measured:
             squares = [*self._squares, squared_norm([self._rest])]
             self._control[SQUARES] = torch.stack(squares).sum() / self._share**2
@@ -102,6 +105,15 @@ class Overlap:
             spans.append((max(begun, free), end))
             free = end
         return spans
+
+    def pause(self) -> None:
+        """Backwards up to the next ``begin`` only add to the gradient."""
+        self._active = False
+
+    def _scale(self, part: Tensor) -> None:
+        if not self._scaled:
+            with torch.no_grad():
+                part.mul_(self._share)
 
     def _traffic(self) -> tuple[int, int]:
         sent, received = zip(*map(self._comm.traffic, (*self._parts, self._end)), strict=True)
@@ -125,8 +137,8 @@ class CompressedOverlap(Overlap):
         super().__init__(flat, comm, slowdown, mean)
         self._compressor = compressor
 
-    def begin(self, share: float = 1.0, *, measured: bool = False) -> None:
-        super().begin(share, measured=measured)
+    def begin(self, share: float = 1.0, *, measured: bool = False, scaled: bool = True) -> None:
+        super().begin(share, measured=measured, scaled=scaled)
         self._failed = False
         self.sent, self.received = self._traffic()
 

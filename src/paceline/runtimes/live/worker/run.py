@@ -1,7 +1,7 @@
 """One worker's run: its replica, its records and checkpoints, and the loop that carries its program's effects out."""
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import cache, partial
 from typing import Any
@@ -39,6 +39,9 @@ from paceline.strategies.messages import message_bytes
 
 _NUMBERS = ("clock", "now", "samples", "samples_since_sync", "total_weight")
 
+Computation = effects.Gradient | effects.Apply
+"""What a worker computes; all else that a program asks for is communication or bookkeeping."""
+
 
 class WorkerRun(StepHooks):
     """Call ``restore`` where the run resumes, open the ``records``, then ``train``."""
@@ -49,30 +52,17 @@ class WorkerRun(StepHooks):
         self,
         prepared: Prepared[Job],
         comm: SoloComm,
-        device: torch.device,
+        replica: Replica,
         observer: Observer,
         heartbeat: Heartbeat,
         leaving: Callable[[], bool] = lambda: False,
     ) -> None:
         """``leaving`` says whether this worker alone is to leave before its next step."""
-        self.prepared, self.comm, self.heartbeat = prepared, comm, heartbeat
-        settings = prepared.settings
-        self.replica = Replica(
-            prepared.job,
-            prepared.shards,
-            comm.rank,
-            settings.seed,
-            device,
-            comm.zeros,
-            prepared.strategy.learner_plan,
-            prepared.clients,
-        )
-        self.replica.streams.set(self.replica.rng)
-        seed_device(device, settings.seed, comm.rank)
-        flat = self.replica.flat
+        self.prepared, self.comm, self.heartbeat, self.replica = prepared, comm, heartbeat, replica
+        settings, flat = prepared.settings, replica.flat
         self.me = Worker(comm.rank, comm.workers, flat.params, flat.grad, self.replica.buffers)
         self.me.servers, self.me.clients = prepared.servers, prepared.clients
-        layout = layout_of(self.replica.model)
+        layout = layout_of(replica.model)
         self.messages = worker_messages(prepared, self.me, layout)
         self.position, self.records = Position(), RunRecords(prepared, comm, observer, self.me)
         self._leaving = leaving
@@ -88,6 +78,7 @@ class WorkerRun(StepHooks):
         self._overlap_of = cache(overlap)
         self._overlap: Overlap | None = None
         self._share, self._measured = 1.0, False
+        self._reducing: effects.Gradient = effects.Gradient()
         self._loss, self._seen = 0.0, 0
         self._profiler: StepProfiler | None = None
 
@@ -138,7 +129,20 @@ class WorkerRun(StepHooks):
         start_together: bool = True,
     ) -> Summary:
         """``before_hard_end`` is called with what writes the records so far."""
-        begun = self.me.clock
+        with self.recording(before_hard_end, sampler, start_together=start_together) as events:
+            ending = self._run(events, stop)
+        return self.conclude(ending, sampler)
+
+    @contextmanager
+    def recording(
+        self,
+        before_hard_end: Callable[[Callable[[], None]], None],
+        sampler: SystemSampler | None,
+        *,
+        start_together: bool = True,
+    ) -> Iterator[EventWriter]:
+        """The time of the run: its events are written, and those who follow it know that it has begun."""
+        self._begun = self.me.clock
         with ExitStack() as stack:
             if sampler:
                 stack.enter_context(sampler)
@@ -148,7 +152,10 @@ class WorkerRun(StepHooks):
             self.records.started(self.position.progress, self.replica.base_rate, probe)
             if start_together:
                 self.comm.barrier()
-            ending = self._run(events, stop)
+            yield events
+
+    def conclude(self, ending: Ending, sampler: SystemSampler | None) -> Summary:
+        """Add up what all workers recorded, when nothing more is."""
         if self._compressor and not self._compressor.used:
             settings = self.prepared.settings
             self.records.noted(
@@ -156,8 +163,8 @@ class WorkerRun(StepHooks):
                 "neither gradients nor parameters"
             )
         coding = None
-        if self._compressor and self.me.clock > begun:
-            coding = self.comm.coding_seconds / (self.me.clock - begun)
+        if self._compressor and self.me.clock > self._begun:
+            coding = self.comm.coding_seconds / (self.me.clock - self._begun)
         profiled = str(self._profiler.steps) if self._profiler and self._profiler.written else ""
         noise = self.replica.noise.summary()
         summary = self.records.finished(ending, self.position, sampler, coding, noise, profiled)
@@ -176,37 +183,14 @@ class WorkerRun(StepHooks):
             self.records.noted(f"what to expect of a step cannot be said: {error}")
             return None
 
-    def _run(self, events: EventWriter, stop: StopByVote) -> Ending:
+    def begin_session(self, events: EventWriter, stop: StopByVote) -> Session:
+        """Make what carries the program out; the worker's session is where it begins."""
         # Workers of servers share no exchange whose lengths they could compare.
         compared = SoloComm() if self.prepared.servers else self.comm
         replica = self.me if self.prepared.strategy.replicated else None
         self.recorder = StepRecorder(compared, events, self.records.ledger, self.me.now, replica)
         self._reductions = Reductions(self.me, self.replica, self.comm, self._compressor, self.recorder, stop)
-        session = Session(
-            prepared=self.prepared,
-            me=self.me,
-            position=self.position,
-            learning_rate=self.replica.learning_rate,
-            noise_scale=lambda: self.replica.noise.value,
-            report=self.records.evaluated,
-            stopping=lambda: stop.reached(self.me.clock),
-        )
-        try:
-            ending = self._carry_out(session)
-            self.me.now = self.recorder.now
-        except BaseException:
-            self.recorder.give_up(self.me.clock)
-            raise
-        finally:
-            self.replica.close()
-            if self._profiler:
-                self._profiler.close()
-        return ending
-
-    def _carry_out(self, session: Session) -> Ending:
-        handlers: dict[type, Callable[[Any], object]] = {
-            effects.Gradient: self._gradient,
-            effects.Apply: self._apply,
+        self._handlers: dict[type, Callable[[Any], object]] = {
             effects.Clock: self._clock,
             effects.Send: self._send,
             effects.Receive: self._receive,
@@ -218,6 +202,44 @@ class WorkerRun(StepHooks):
             Save: self._save,
             Export: self._export,
         }
+        return Session(
+            prepared=self.prepared,
+            me=self.me,
+            position=self.position,
+            learning_rate=self.replica.learning_rate,
+            noise_scale=lambda: self.replica.noise.value,
+            report=self.records.evaluated,
+            stopping=lambda: stop.reached(self.me.clock),
+        )
+
+    def _run(self, events: EventWriter, stop: StopByVote) -> Ending:
+        computations = self.computations(self.begin_session(events, stop))
+        try:
+            while True:
+                try:
+                    effect = next(computations)
+                except StopIteration as end:
+                    ending: Ending = end.value
+                    break
+                if isinstance(effect, effects.Gradient):
+                    self._compute_gradient(effect)
+                else:
+                    self._apply(effect)
+            self.me.now = self.recorder.now
+        except BaseException:
+            self.recorder.give_up(self.me.clock)
+            raise
+        finally:
+            self.replica.close()
+            if self._profiler:
+                self._profiler.close()
+        return ending
+
+    def computations(self, session: Session) -> "Generator[Computation, None, Ending]":
+        """Carry the program out, and leave what is computed, gradients and the optimizer's steps, to the caller.
+
+        It is resumed when the caller has computed what it asks for: in a loop of ours, or in a user's own.
+        """
         program, answer, at_sync_point, trained = session.program(), None, False, False
         self._seen = self.me.seen
         while True:
@@ -243,10 +265,31 @@ class WorkerRun(StepHooks):
                     return "left"
                 trained = True
             try:
-                answer = handlers[type(effect)](effect)
+                if training:
+                    self._begin_gradient(effect)
+                    yield effect
+                    self._count_gradient()
+                    answer = None
+                elif type(effect) is effects.Apply:
+                    self.heartbeat.enter("apply")
+                    yield effect
+                    self._count_step()
+                    answer = None
+                else:
+                    answer = self._handlers[type(effect)](effect)
             except NotFinite as error:
                 raise self.replica.not_finite(error, self.me, effect) from error
             self.me.now = self.recorder.now
+
+    def carry_out(self, program: effects.Program) -> Any:
+        """Carry out a program that computes nothing, and return what it does."""
+        answer = None
+        while True:
+            try:
+                effect = program.send(answer)
+            except StopIteration as end:
+                return end.value
+            answer = self._handlers[type(effect)](effect)
 
     def _profile_if_due(self, profiler: StepProfiler, *, training: bool) -> None:
         """Turn the profiler on or off; what that takes belongs to no step."""
@@ -272,7 +315,7 @@ class WorkerRun(StepHooks):
         self._reductions.wait()
         self.recorder.pace(self.position.progress)
 
-    def _gradient(self, effect: effects.Gradient) -> None:
+    def _begin_gradient(self, effect: effects.Gradient) -> None:
         me, replica, recorder = self.me, self.replica, self.recorder
         recorder.close(me.clock)
         if self._reductions.under_way:
@@ -281,24 +324,37 @@ class WorkerRun(StepHooks):
             recorder.pace(self.position.progress)
         if self._share_buffers:
             self._reductions.broadcast(effects.Broadcast(me.buffers))
-        batch = effect.batch
-        me.samples = replica.clients.size(batch, me.rank) if batch else replica.shards.size(me.rank, me.clock)
-        share = me.samples / replica.shards.total(me.clock) if effect.reduce else 1.0
-        overlap = self._overlap_of(effect.reduce) if effect.reduce and not self.comm.alone else None
-        self._overlap, self._share = overlap, share
+        me.samples = replica.samples(me.clock, effect.batch)
+        self._reducing = effect
+        self._overlap = self._overlap_of(effect.reduce) if effect.reduce and not self.comm.alone else None
+        self._share = replica.share(me.clock) if effect.reduce else 1.0
         # Encoded, the mean is not what the workers' own gradients add up to.
-        self._measured = overlap is not None and not self._compressor and replica.noise.due(me.clock)
-        loss = replica.gradient(me.clock, share, self, batch)
-        self._loss = loss if me.samples else self._loss
+        self._measured = self._overlap is not None and not self._compressor and replica.noise.due(me.clock)
+
+    def _compute_gradient(self, effect: effects.Gradient) -> None:
+        loss = self.replica.gradient(self.me.clock, self._share, self, effect.batch)
+        self._loss = loss if self.me.samples else self._loss
+        self.reduce_gradient()
+
+    def reduce_gradient(self) -> None:
+        """Make the gradient that backward has left what the program asked for: the mean, if it is to be reduced."""
+        me = self.me
         self.heartbeat.enter("exchange")
-        if overlap:
-            self._reductions.finish(overlap)
+        if self._overlap:
+            try:
+                self._reductions.finish(self._overlap)
+            except NotFinite as error:
+                raise self.replica.not_finite(error, me, self._reducing) from error
             if self._measured:
-                replica.noise.compare_workers(replica.flat.grad_storage[SQUARES].item(), me.grad)
-        elif effect.reduce:
+                squares = self.replica.flat.grad_storage[SQUARES].item()
+                self.replica.noise.compare_workers(squares, me.grad)
+        elif self._reducing.reduce:
             me.total_weight = me.samples
+
+    def _count_gradient(self) -> None:
+        me = self.me
         me.samples_since_sync += me.samples
-        recorder.count(me.samples)
+        self.recorder.count(me.samples)
 
     def begin(self, phase: StepPhase) -> None:
         if phase == "forward":
@@ -319,18 +375,17 @@ class WorkerRun(StepHooks):
             self._overlap.begin(self._share, measured=self._measured)
 
     def _apply(self, effect: effects.Apply) -> None:
-        me = self.me
-        self.heartbeat.enter("apply")
         epoch = self.prepared.triggers.epoch(self.position.progress)
-        me.rate_factor = self.replica.apply(epoch, effect.rate, fresh=effect.fresh)
+        self.me.rate_factor = self.replica.apply(epoch, effect.rate, fresh=effect.fresh)
+
+    def _count_step(self) -> None:
+        me = self.me
         me.clock += 1
         self.recorder.mark("apply")
         by_step = self.prepared.strategy.sync_point is SyncPoint.EVERY_STEP
         progress = me.clock if by_step else self.position.progress
         clients = me.clients.sizes  # where there are some, the others' mini-batches are not known here
-        self._stepped(
-            progress, me.samples * me.workers if clients else self.replica.shards.total(me.clock - 1)
-        )
+        self._stepped(progress, me.samples * me.workers if clients else self.replica.total(me.clock - 1))
 
     def _clock(self, _: effects.Clock) -> None:
         me = self.me
@@ -397,6 +452,17 @@ class WorkerRun(StepHooks):
             self.records.lock.check()
             write_tensors(self.records.folder.model, self.replica.export(effect.params, effect.buffers))
         self.recorder.mark("checkpoint")
+
+
+def replica_of(prepared: Prepared[Job], comm: SoloComm, device: torch.device) -> Replica:
+    """The replica of a job; the process's random streams become those of this worker."""
+    seed, plan = prepared.settings.seed, prepared.strategy.learner_plan
+    replica = Replica(
+        prepared.job, prepared.shards, comm.rank, seed, device, comm.zeros, plan, prepared.clients
+    )
+    replica.streams.set(replica.rng)
+    seed_device(device, seed, comm.rank)
+    return replica
 
 
 def seed_device(device: torch.device, seed: int, rank: int) -> None:

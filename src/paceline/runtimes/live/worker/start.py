@@ -37,7 +37,7 @@ from paceline.runtimes.live.worker.comm import ProcessGroupComm, join_group
 from paceline.runtimes.live.worker.guard import run_guarded
 from paceline.runtimes.live.worker.learners import decide_learners
 from paceline.runtimes.live.worker.records import claim
-from paceline.runtimes.live.worker.run import WorkerRun
+from paceline.runtimes.live.worker.run import WorkerRun, replica_of
 from paceline.runtimes.live.worker.server_comm import ServerClient, ServerComm
 from paceline.runtimes.live.worker.stopping import AT_STEP, StopAtStep, StopByVote
 from paceline.runtimes.prepare import prepare
@@ -95,7 +95,8 @@ def run_worker(task: ProcessTask, observer: Observer) -> Summary:
         check_equal(comm.exchange(task.asked()))
         prepared = decide_learners(task.settings, prepared, comm, device, task.heartbeat, observer.noted)
         task = replace(task, settings=prepared.settings)
-        run, restored = WorkerRun(prepared, comm, device, observer, task.heartbeat), True
+        replica = replica_of(prepared, comm, device)
+        run, restored = WorkerRun(prepared, comm, replica, observer, task.heartbeat), True
         if task.resume and task.resumed:
             task.heartbeat.show(task.resume.path)
             restored = run.restore(Checkpoints(task.resume, task.resumed, settings.keep))
@@ -104,14 +105,14 @@ def run_worker(task: ProcessTask, observer: Observer) -> Summary:
         stack.enter_context(run.records.hold(task, owned))
         task.heartbeat.show(run.records.folder.path)
         run.records.open(run.position.progress, restored=restored)
-        stop = _agree_to_stop(run, task)
-        sampler = _sampler(run, task, observer) if info.local_rank == 0 else None
+        stop = agree_to_stop(run, task)
+        sampler = sample_system(run, task, observer) if info.local_rank == 0 else None
         if task.profile:
             run.profile(task.profile)
         return run.train(stop, task.before_hard_end, sampler)
 
 
-def _agree_to_stop(run: WorkerRun, task: ProcessTask) -> StopByVote:
+def agree_to_stop(run: WorkerRun, task: ProcessTask) -> StopByVote:
     note, comm, requested = run.records.noted, run.comm, task.stop_requested
     if isinstance(comm, ServerComm):
         if comm.memory.why:
@@ -133,7 +134,7 @@ def _agree_to_stop(run: WorkerRun, task: ProcessTask) -> StopByVote:
     return StopAtStep(requested, note, comm.open_store(), run.me)
 
 
-def _sampler(run: WorkerRun, task: ProcessTask, observer: Observer) -> SystemSampler:
+def sample_system(run: WorkerRun, task: ProcessTask, observer: Observer) -> SystemSampler:
     info, options, records = task.info, task.options, run.records
     shared = too_many(info.local_workers, options.threads, usable_cores())
     if shared and options.device == "cpu":
@@ -232,8 +233,8 @@ def join_run(
     torch.set_num_threads(options.threads)
     name, rank = check_folder_name(document["name"]), welcome.rank
     comm = ServerComm(rank, settings.workers)
-    device = torch.device(options.device)
-    run = WorkerRun(prepared, comm, device, Observer(), heartbeat, leaving=stop_requested)
+    replica = replica_of(prepared, comm, torch.device(options.device))
+    run = WorkerRun(prepared, comm, replica, Observer(), heartbeat, leaving=stop_requested)
     comm.connect(secret, document["endpoints"], options.timeout, slices=run.messages.slices)
     with ExitStack() as stack:
         stack.enter_context(comm)

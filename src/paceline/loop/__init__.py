@@ -1,0 +1,1 @@
+"""A user's own training loop as a worker of a run."""

@@ -1,0 +1,149 @@
+"""A user's own model and optimizer on flat buffers, computed by a loop that is not ours."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from paceline.errors import UsageError
+from paceline.jobs.job import Job
+from paceline.jobs.partition import NO_CLIENTS, ClientBatch
+from paceline.jobs.sharding import Shards
+from paceline.runtimes.flat import Flat, FlatBuffers, Zeros
+from paceline.runtimes.live.worker.run import WorkerRun
+from paceline.runtimes.noise_scale import NoiseMeter
+from paceline.runtimes.replica import Replica
+from paceline.runtimes.session import Save
+from paceline.strategies.effects import Gradient
+
+
+class ScriptData:
+    """Stands for data that only the script has: as much as all workers take in one step."""
+
+    def __init__(self, samples: int) -> None:
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def take(self, indices: Tensor) -> Any:  # noqa: ARG002
+        raise AssertionError("the script takes its batches itself")
+
+
+class LoopReplica(Replica):
+    """The model goes on as before; its parameters, gradients and float32 buffers are views into flat vectors.
+
+    Gradients are in ``flat.grad`` when a backward has ended, wherever autograd has put them.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, rank: int, workers: int, zeros: Zeros) -> None:
+        self.model, self.users_optimizer = model, optimizer
+        self.rank, self.workers, self.clients = rank, workers, NO_CLIENTS
+        parameters = list(model.parameters())
+        self.frozen = [one for one in parameters if not one.requires_grad]
+        _check_optimizer(optimizer, parameters)
+        self.flat = Flat(parameters, zeros)
+        self.device = self.flat.params.device
+        self.grads = [one.grad for one in self.flat.parameters if one.grad is not None]
+        """The views that hold the gradients."""
+        for one in self.flat.parameters:
+            one.grad = None
+        self.named_buffers = FlatBuffers([model])
+        self.buffers = self.named_buffers.flat
+        self.learners = (model,)
+        self.rows = self.rows_before = 0
+        """Samples that the model was called with in this step so far, and in the step before."""
+
+    def prepare(self, job: Job, shards: Shards) -> None:
+        """What is known when the first mini-batch is."""
+        self.job, self.shards = job, shards
+        self.noise = _NoNoise(shards, self.rank, 1)
+
+    def samples(self, step: int, batch: ClientBatch | None = None) -> int:  # noqa: ARG002
+        return max(1, self.rows)
+
+    def share(self, step: int) -> float:  # noqa: ARG002
+        """All workers count alike, as with DistributedDataParallel."""
+        return 1 / self.workers
+
+    def total(self, step: int) -> int:  # noqa: ARG002
+        return self.rows_before * self.workers
+
+    @property
+    def base_rate(self) -> float:
+        return float(self.users_optimizer.param_groups[0]["lr"])
+
+    def learning_rate(self, epoch: float) -> float:  # noqa: ARG002
+        return self.base_rate
+
+    def close(self) -> None:
+        """The script has the data."""
+
+
+class _NoNoise(NoiseMeter):
+    """The script's gradients may be scaled or accumulated: nothing is told by them."""
+
+    def due(self, step: int) -> bool:  # noqa: ARG002
+        return False
+
+
+class LoopRun(WorkerRun):
+    """A worker whose gradients and optimizer steps are computed by a script."""
+
+    replica: LoopReplica
+
+    def arm(self) -> None:
+        """The next backward completes the gradient: what can be reduced while it runs is."""
+        if self._overlap:
+            self._overlap.begin(self._share, scaled=False)
+
+    def disarm(self) -> None:
+        if self._overlap:
+            self._overlap.pause()
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the program has asked for the mean gradient of several workers."""
+        return self._overlap is not None
+
+    def settle(self) -> None:
+        """All workers have taken their last step: they compare what they recorded."""
+        self._write_records()
+        self.me.now = self.recorder.now
+
+    def _begin_gradient(self, effect: Gradient) -> None:
+        replica = self.replica
+        replica.rows_before, replica.rows = replica.rows, 0
+        super()._begin_gradient(effect)
+        self.arm()
+
+    def _count_gradient(self) -> None:
+        self.me.samples = self.replica.samples(self.me.clock)
+        self.replica.rows_before = self.me.samples
+        super()._count_gradient()
+
+    def _probe(self) -> None:
+        """A script's data cannot be taken beside its loop."""
+
+    def _save(self, _: Save) -> None:
+        """A script saves what it wants to."""
+
+
+def _check_optimizer(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+    known = set(map(id, parameters))
+    held = {id(one) for group in optimizer.param_groups for one in group["params"]}
+    if not held <= known:
+        raise UsageError(
+            f"{len(held - known)} parameters of the {type(optimizer).__name__} are not the model's: all that is "
+            "trained must be in one model; give distribute() a module that holds them all"
+        )
+    if missing := sum(one.requires_grad and id(one) not in held for one in parameters):
+        raise UsageError(
+            f"{missing} trainable parameters of the model are in no group of the {type(optimizer).__name__}; add them, "
+            "or set their requires_grad to False"
+        )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise UsageError(
+            "LBFGS computes several gradients a step, and a worker one; choose another optimizer"
+        )

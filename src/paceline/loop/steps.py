@@ -1,0 +1,292 @@
+"""What torch calls while a script trains: forward, backward and the optimizer's step drive the worker's program.
+
+The program waits where it asks for a gradient. Backward fills it, and when backward has ended it is averaged, if the
+program asked for that. ``optimizer.step()`` resumes the program: up to its Apply before the optimizer's own step, and
+up to its next gradient after it.
+"""
+
+from collections.abc import Generator
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
+
+from paceline.errors import RunFailed, UsageError
+from paceline.jobs.job import Job
+from paceline.loop.process import ScriptProcess
+from paceline.loop.replica import LoopReplica, LoopRun, ScriptData
+from paceline.records.events import EventWriter
+from paceline.records.load import SystemSampler
+from paceline.runtimes.live.run_store import check_equal
+from paceline.runtimes.live.worker.comm import SoloComm, join_group
+from paceline.runtimes.live.worker.run import Computation
+from paceline.runtimes.live.worker.start import agree_to_stop, sample_system
+from paceline.runtimes.prepare import check_settings, prepare_job
+from paceline.runtimes.session import Ending, Position, Session
+from paceline.runtimes.settings import Settings
+from paceline.strategies.base import SyncPoint
+from paceline.strategies.effects import Apply, Gradient
+
+NUMBERS = ("clock", "samples_since_sync", "total_weight")
+"""Of a worker, that its state has beside the strategy's own."""
+
+
+class LoopSteps:
+    """The steps of one worker. The run begins with the first mini-batch: only then are the batch sizes known."""
+
+    run: LoopRun | None = None
+    _session: Session
+    _computations: Generator[Computation, None, Ending]
+    _recording: AbstractContextManager[EventWriter]
+    _sampler: SystemSampler | None = None
+
+    def __init__(
+        self, process: ScriptProcess, settings: Settings, model: nn.Module, optimizer: Optimizer
+    ) -> None:
+        self._process, self.settings = process, settings
+        self._observer = process.observe(settings)
+        self.comm: SoloComm = join_group(process.info, process.options, note=self._observer.noted)
+        check_equal(self.comm.exchange({"strategy": settings.strategy, "codec": settings.codec}))
+        self.replica = LoopReplica(model, optimizer, self.comm.rank, self.comm.workers, self.comm.zeros)
+        for vector in (self.replica.flat.params, self.replica.buffers):
+            if vector.numel():
+                self.comm.broadcast(vector, 0)
+        self.seed: int = self.comm.exchange(process.seed)[0]
+        self.loaded: dict[str, Any] = {}
+        self._stack = ExitStack()
+        self._ending: Ending = "budget"
+        self._phase, self._syncs = "data", True
+        self._in_backward = self._complete = False
+        self._hooks = self._register(model, optimizer)
+
+    def _register(self, model: nn.Module, optimizer: Optimizer) -> list[RemovableHandle]:
+        return [
+            model.register_forward_pre_hook(_eager(self._forward_begins), with_kwargs=True),
+            model.register_forward_hook(_eager(self._forward_ends)),
+            *(
+                one.register_post_accumulate_grad_hook(partial(self._accumulated, index))  # type: ignore[no-untyped-call]
+                for index, one in enumerate(self.replica.flat.parameters)
+            ),
+            optimizer.register_step_pre_hook(self._step_begins),
+            optimizer.register_step_post_hook(self._step_ends),
+        ]
+
+    def synchronize(self, on: bool) -> None:
+        """Whether backward averages gradients, from here on."""
+        self._syncs = on
+        if self.run:
+            (self.run.arm if on else self.run.disarm)()
+
+    def central(self) -> tuple[Tensor, Tensor]:
+        """The parameters and buffers of the central model; all workers ask at the same step."""
+        assert self.run is not None
+        self.run.heartbeat.enter("exchange")
+        found: tuple[Tensor, Tensor] = self.run.carry_out(self._session.central())
+        self.run.heartbeat.enter("starting")
+        return found
+
+    def evaluated(self) -> None:
+        """What was done since the last step was an evaluation, and belongs to none."""
+        if self.run and self._phase == "data":
+            self.run.recorder.mark("evaluate")
+            self.run.recorder.close(self.run.me.clock)
+
+    def finish(self) -> None:
+        """The script has ended: add up what all workers did."""
+        self._remove_hooks()
+        run = self.run
+        with self._stack:
+            if run is not None:
+                self._process.heartbeat.enter("finishing")
+                self._computations.close()
+                run.settle()
+                self._recording.__exit__(None, None, None)
+                run.conclude(self._ending, self._sampler)
+        self.comm.close()
+        self._observer.close()
+
+    def abandon(self) -> None:
+        """The script has failed: keep what was recorded, and let the other workers notice at once."""
+        self._remove_hooks()
+        if self.run is not None:
+            self.run.recorder.give_up(self.run.me.clock)
+            self._recording.__exit__(None, None, None)
+        self.comm.close(failed=True)
+        self._stack.close()
+        self._observer.close()
+
+    def _remove_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _open(self, rows: int) -> LoopRun:
+        """All workers have their first mini-batch: the run begins, and its program asks for the first gradient."""
+        process, replica = self._process, self.replica
+        sizes = tuple(self.comm.exchange(max(1, rows)))
+        settings = process.settings(self.settings.strategy, self.settings.codec, sizes)
+        job = Job(
+            name=process.script,
+            model=lambda: replica.model,
+            optimizer=lambda _: replica.users_optimizer,
+            train=ScriptData(sum(sizes)),
+        )
+        prepared = prepare_job(settings, job, check_settings(settings))
+        replica.prepare(job, prepared.shards)
+        run = LoopRun(prepared, self.comm, replica, self._observer, process.heartbeat)
+        task = process.task(settings)
+        self._stack.enter_context(run.records.hold(task, None))
+        process.heartbeat.show(run.records.folder.path)
+        run.records.open(0, restored=True)
+        self._load(run)
+        self._sampler = sample_system(run, task, self._observer) if process.info.local_rank == 0 else None
+        self._recording = run.recording(task.before_hard_end, self._sampler)
+        events = self._recording.__enter__()
+        self._session = run.begin_session(events, agree_to_stop(run, task))
+        self._computations = run.computations(self._session)
+        self.run = run
+        self._resume(Gradient)
+        self.synchronize(self._syncs)
+        return run
+
+    def _load(self, run: LoopRun) -> None:
+        if not self.loaded:
+            return
+        for name in NUMBERS:
+            setattr(run.me, name, self.loaded["numbers"][name])
+        run.me.state.update({name: one.to(self.replica.device) for name, one in self.loaded["state"].items()})
+        run.position = Position(**self.loaded["position"])
+
+    def _resume(self, expected: type[Computation]) -> None:
+        """Let the program go on to what it computes next; where all workers have agreed to stop, stop the script."""
+        try:
+            effect = next(self._computations)
+        except StopIteration as end:
+            self._ending = end.value
+            raise KeyboardInterrupt from None
+        if type(effect) is not expected:
+            raise RunFailed(
+                f"strategy {self.settings.strategy!r} asks for {type(effect).__name__} where a script's loop has "
+                f"{expected.__name__}; let it yield Gradient() and Apply() in turn"
+            )
+
+    def _forward_begins(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        if not (model.training and torch.is_grad_enabled()):
+            return
+        rows = _rows([args, kwargs])
+        run = self.run or self._open(rows)
+        self.replica.rows += rows
+        if self._phase == "data":
+            run.end("data")
+            run.begin("forward")
+            self._phase = "forward"
+
+    def _forward_ends(self, model: nn.Module, _: Any, output: Any) -> None:
+        if not (model.training and torch.is_grad_enabled()):
+            self.evaluated()
+        elif self._phase == "forward":
+            first = next(
+                (one for one in tree_leaves(output) if isinstance(one, Tensor) and one.requires_grad), None
+            )
+            if first is not None:
+                first.register_hook(self._backward_begins)  # type: ignore[no-untyped-call]
+
+    def _backward_begins(self, _: Tensor) -> None:
+        if self._phase == "forward" and self.run:
+            self.run.end("forward")
+            self.run.begin("backward")
+            self._phase = "backward"
+
+    @torch.no_grad()
+    def _accumulated(self, index: int, parameter: Tensor) -> None:
+        """Move a gradient that autograd has put elsewhere into the flat vector."""
+        if self.run is None:
+            raise UsageError(
+                "a gradient of the model was computed without a call of the model: call model(...) itself, and not "
+                "one of its parts or methods"
+            )
+        if not self._in_backward:
+            self._in_backward = True
+            self._backward_begins(parameter)
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
+        grad, view = parameter.grad, self.replica.grads[index]
+        if grad is not view and grad is not None:
+            self._check_skipped()
+            view.copy_(grad)
+            parameter.grad = view
+
+    def _check_skipped(self) -> None:
+        """A complete gradient was thrown away without a step, as a GradScaler does with one that is not finite.
+
+        Where gradients are averaged all workers do so alike.
+        """
+        run = self.run
+        if self._complete and run and not run.reduces and self.comm.workers > 1:
+            point = run.prepared.strategy.sync_point
+            if point is SyncPoint.EVERY_STEP:
+                raise UsageError(
+                    f"rank {self.comm.rank} has skipped a step after step {run.me.clock}, and with strategy "
+                    f"{self.settings.strategy!r} all workers must take the same number of steps; step whenever "
+                    "gradients are zeroed (with a GradScaler, use bfloat16 without one), or choose all-reduce"
+                )
+
+    @torch.no_grad()
+    def _backward_ended(self) -> None:
+        run = self.run
+        assert run is not None
+        self._in_backward = False
+        if self._phase == "backward":
+            run.end("backward")
+        self._phase = "data"
+        if not self._syncs:
+            return
+        if run.reduces:  # another worker may have a gradient of what this one has not used
+            for parameter, view in zip(self.replica.flat.parameters, self.replica.grads, strict=True):
+                if parameter.grad is None:
+                    view.zero_()
+                    parameter.grad = view
+        run.reduce_gradient()
+        run.arm()
+        run.heartbeat.enter("starting")
+        self._complete = True
+
+    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if args[1:] or kwargs.get("closure") is not None:  # the first one is the optimizer
+            raise UsageError(
+                f"{type(optimizer).__name__}.step(closure) computes gradients by itself; call backward, then step()"
+            )
+        if any(one.requires_grad for one in self.replica.frozen):
+            raise UsageError(
+                "a parameter that was frozen when distribute() was called is trained now; call distribute() when it "
+                "is not frozen, and freeze it afterwards"
+            )
+        if self.run is None or not self._complete:
+            raise UsageError(
+                "optimizer.step() without a gradient of the whole step: the last backward of a step must be outside "
+                "of worker.no_sync(), after a call of the model"
+            )
+        self._complete = False
+        for one in self.replica.flat.parameters:
+            if not one.requires_grad:
+                one.grad = None
+        self._resume(Apply)
+
+    def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
+        self._resume(Gradient)
+        self._phase = "data"
+        self._process.heartbeat.enter("starting")  # whatever the script does next takes as long as it takes
+
+
+def _eager(hook: Any) -> Any:
+    """A hook of a model that may be compiled: it is called, and never compiled itself."""
+    return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+
+
+def _rows(inputs: Any) -> int:
+    """The samples of a batch: the length of its first tensor; 0 where there is none."""
+    first = next((one for one in tree_leaves(inputs) if isinstance(one, Tensor) and one.dim()), None)
+    return 0 if first is None else len(first)

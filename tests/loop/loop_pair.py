@@ -1,0 +1,60 @@
+"""One worker of a loop: ``loop_pair.py HOW OUT``, where HOW is ddp, plain, average or what distribute() takes."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import paceline
+
+PERIOD, STEPS = 4, 12
+
+
+def batches(rank: int) -> torch.Tensor:
+    return torch.randn(STEPS, 2, 8, 6, generator=torch.Generator().manual_seed(7 + rank))
+
+
+def main(how: str, out: str) -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 5))
+    model.register_parameter("unused", nn.Parameter(torch.ones(3)))
+    model.register_parameter("frozen", nn.Parameter(torch.ones(3), requires_grad=False))
+    groups = [
+        {"params": model[0].parameters(), "lr": 0.2},
+        {"params": [*model[2].parameters(), model.unused]},
+    ]
+    optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
+    called, worker, rank = model, None, 0
+    if how in ("ddp", "average"):
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+        if how == "ddp":
+            called = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+    elif how != "plain":
+        spec, _, codec = how.partition("+")
+        worker = paceline.distribute(model, optimizer, strategy=spec, codec=codec or "identity")
+        rank = worker.rank
+    for step, (first, second) in enumerate(batches(rank), start=1):
+        optimizer.zero_grad()
+        no_sync = getattr(worker or called, "no_sync", torch.enable_grad)
+        with no_sync():
+            called(first).pow(2).mean().backward()
+        called(second).pow(2).mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        scheduler.step()
+        if how == "average" and step % PERIOD == 0:
+            for one in model.parameters():
+                dist.all_reduce(one.data)
+                one.data /= 2
+    if rank == 0:
+        torch.save({name: one.clone() for name, one in model.state_dict().items()}, out)
+    if dist.is_initialized() and worker is None:
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,102 @@
+"""A script's own loop under ``paceline.distribute``: it ends as the same loop by hand does."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from command import run_python, start_python
+from paceline.errors import UsageError
+from paceline.loop.distribute import distribute
+from paceline.loop.process import ScriptProcess
+from paceline.loop.replica import LoopReplica
+from paceline.loop.sharding import shard
+from paceline.runtimes.flat import own_memory
+from ports import free_ports
+
+PAIR = str(Path(__file__).parent / "loop_pair.py")
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "plain_loop.py")
+
+
+def run_pair(*words: str, cwd: Path) -> list[str]:
+    """Two processes, as torchrun starts them; what each wrote to stderr."""
+    port = str(free_ports(1)[0])
+    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        start_python(
+            *words, cwd=cwd, env={**common, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"}
+        )
+        for rank in "01"
+    ]
+    done = [one.communicate(timeout=60) for one in ranks]
+    assert [one.returncode for one in ranks] == [0, 0], done
+    return [out for out, _ in done]
+
+
+def trained(how: str, tmp_path: Path) -> dict[str, torch.Tensor]:
+    out = tmp_path / "model.pt"
+    if how == "plain" or how.startswith("one:"):
+        done = run_python(PAIR, how.removeprefix("one:"), str(out), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    else:
+        run_pair(PAIR, how, str(out), cwd=tmp_path)
+    return torch.load(out)
+
+
+@pytest.mark.parametrize(
+    ("ours", "by_hand", "within"),
+    [
+        ("all-reduce", "ddp", 1e-6),
+        ("all-reduce:bucket=64B,first_bucket=64B", "ddp", 1e-6),
+        ("local-sgd:period=4", "average", 1e-6),
+        ("all-reduce+half", "ddp", 0.01),
+        ("one:all-reduce", "plain", 0.0),
+        ("one:diloco:period=4,outer_lr=1,outer_momentum=0", "plain", 1e-6),
+    ],
+)
+def test_a_loop_ends_with_the_parameters_of_the_loop_by_hand(
+    ours: str, by_hand: str, within: float, tmp_path: Path
+) -> None:
+    """With accumulation, clipping, a scheduler, two groups, and parameters that are frozen or not used."""
+    mine, theirs = trained(ours, tmp_path), trained(by_hand, tmp_path)
+    for name, value in theirs.items():
+        assert (mine[name] - value).abs().max().item() <= within, name
+
+
+def test_a_run_of_a_script_is_recorded_and_can_be_compared(tmp_path: Path) -> None:
+    shown = run_pair(EXAMPLE, "--epochs", "1", cwd=tmp_path)[0]
+    assert "plain_loop.py (676 parameters), 2 workers x batch 16, all-reduce" in shown
+    assert "32 steps per worker" in shown
+    assert "where a step went" in shown
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert {"config.json", "summary.json", "trace.json.gz", "events"} <= {
+        one.name for one in folder.iterdir()
+    }
+    for command in ("compare", "report"):
+        done = run_python("-m", "paceline", command, str(folder), str(folder), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    again = run_python("-m", "paceline", "train", "--resume", str(folder), cwd=tmp_path)
+    assert again.returncode == 2
+    assert "is a run of the script plain_loop.py" in again.stderr
+
+
+def test_a_strategy_that_a_script_cannot_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ScriptProcess, "current", None)
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for spec, why in (("ssp", "servers"), ("sma:learners=2", "several models"), ("fedavg", "clients")):
+        with pytest.raises(UsageError, match=why):
+            distribute(model, optimizer, strategy=spec)
+
+
+def test_an_optimizer_of_other_parameters_is_refused() -> None:
+    with pytest.raises(UsageError, match="not the model's"):
+        LoopReplica(nn.Linear(2, 1), torch.optim.SGD(nn.Linear(2, 1).parameters()), 0, 1, own_memory)
+
+
+def test_workers_get_equal_parts_of_a_loader() -> None:
+    loader = torch.utils.data.DataLoader(torch.arange(11), batch_size=2, shuffle=True)
+    parts = [torch.cat([*shard(loader, rank, 3, 5)]).tolist() for rank in range(3)]
+    assert [len(part) for part in parts] == [3, 3, 3]
+    assert len({*parts[0], *parts[1], *parts[2]}) == 9
