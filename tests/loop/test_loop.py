@@ -16,7 +16,9 @@ from paceline.runtimes.flat import own_memory
 from ports import free_ports
 
 PAIR = str(Path(__file__).parent / "loop_pair.py")
-EXAMPLE = str(Path(__file__).parents[2] / "examples" / "plain_loop.py")
+EXAMPLE, MIXED = (
+    str(Path(__file__).parents[2] / "examples" / name) for name in ("plain_loop.py", "mixed_precision.py")
+)
 
 
 def run_pair(*words: str, cwd: Path) -> list[str]:
@@ -79,6 +81,15 @@ def test_a_run_of_a_script_is_recorded_and_can_be_compared(tmp_path: Path) -> No
     again = run_python("-m", "paceline", "train", "--resume", str(folder), cwd=tmp_path)
     assert again.returncode == 2
     assert "is a run of the script plain_loop.py" in again.stderr
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "diloco:period=8"])
+def test_all_workers_have_one_central_model(strategy: str, tmp_path: Path) -> None:
+    """With autocast, a scaler, clipping, accumulation, batch norm and tied weights."""
+    shown = run_pair(MIXED, strategy, cwd=tmp_path)
+    found = {line.split(": ")[1] for out in shown for line in out.splitlines() if line.startswith("central")}
+    assert len(found) == 1
+    assert "20 steps per worker" in shown[0]
 
 
 def test_a_strategy_that_a_script_cannot_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
