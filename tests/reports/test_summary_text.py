@@ -164,7 +164,7 @@ def test_a_run_that_ended_before_its_first_step_has_no_table():
     empty = replace(
         SUMMARY, ending="interrupted", steps=0, epochs=0.0, samples=0, totals=[Totals(), Totals()], final={}
     )
-    assert summary_text(empty) == "interrupted at step 0 (epoch 0.00) after 11.2 s"
+    assert summary_text(empty) == "interrupted at step 0 after 11.2 s"
     assert summary_text(replace(empty, ending="budget", seconds=0.0)) == "0 steps in 0 us"
 
 
