@@ -96,7 +96,7 @@ def test_files_of_spans_are_found_by_rank_in_order(tmp_path):
 
 
 def test_documents_are_plain_json_and_a_damaged_one_is_named(tmp_path):
-    path = tmp_path / "new" / "summary.json"
+    path = tmp_path / "summary.json"
     write_json(path, {"loss": math.nan, "list": (1, math.inf), "text": "µ"})
     assert read_json(path) == {"loss": None, "list": [1, None], "text": "µ"}
     path.write_text('{"loss": ')

@@ -152,4 +152,5 @@ class Commits:
             self._write({one for one in known if one <= step})
 
     def _write(self, steps: set[int]) -> None:
+        self._path.parent.mkdir(exist_ok=True)
         write_sealed(self._path, {"run": self._run, "steps": sorted(steps)[-_KEPT:]})

@@ -58,7 +58,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, document: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Replace a file in a folder that is there: a run folder that was deleted stays deleted."""
     with replacing(path) as file:
         file.write(f"{json_text(document)}\n".encode())
 

@@ -110,6 +110,7 @@ class GridFolder(Generic[S, C, R]):
             raise UsageError(f"{self.path} holds something else and no study; name a new folder")
         check_parent(self.path)
         code = {file: digest for path in _own_code(study) for file, digest in fingerprints(path).items()}
+        self.path.mkdir(parents=True, exist_ok=True)
         write_sealed(self.study, {"schema": self.schema, "study": to_document(study), "code": code})
 
     def read(self, *, trusted: bool = False) -> S:
@@ -142,7 +143,9 @@ class GridFolder(Generic[S, C, R]):
             "settings": study.digest(result.cell),
             "result": to_document(result),
         }
-        write_sealed(self.cell(study, result.cell), document)
+        path = self.cell(study, result.cell)
+        path.parent.mkdir(exist_ok=True)
+        write_sealed(path, document)
 
 
 T = TypeVar("T")

@@ -94,7 +94,9 @@ class SweepFolder(GridFolder[Sweep, SweepRun, RepeatResult]):
 
     def keep_plan(self, sweep: Sweep, plan: CellPlan) -> None:
         document: dict[str, Any] = {"schema": self.schema, "result": to_document(plan)}
-        write_sealed(self.plan_file(sweep, plan.cell), document)
+        path = self.plan_file(sweep, plan.cell)
+        path.parent.mkdir(exist_ok=True)
+        write_sealed(path, document)
 
     def runs(self, sweep: Sweep, run: SweepRun) -> Path:
         """Where a repeat's run folders are made: one, or one a process."""
