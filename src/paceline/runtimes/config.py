@@ -84,6 +84,7 @@ def write_config(
         code={file: digest for path in import_paths(settings) for file, digest in fingerprints(path).items()},
         origin=origin,
     )
+    folder.path.mkdir(parents=True, exist_ok=True)
     write_sealed(folder.config, {"schema": SCHEMA, **to_document(config)})
 
 
