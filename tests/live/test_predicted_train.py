@@ -46,7 +46,9 @@ def test_a_run_predicts_itself_and_is_scored_and_so_is_one_that_resumes(tmp_path
     assert run.folder.prediction.stat().st_mtime_ns < run.folder.events(0).stat().st_mtime_ns
     more = ("train", "--resume", str(run.folder.path), "--iterations", "9")
     told = run_json(*more, cwd=tmp_path, env=env)
-    assert told["prediction"]["row"]["breakdown"]["forward"] == pytest.approx(run.forecast.row.breakdown.forward)
+    assert told["prediction"]["row"]["breakdown"]["forward"] == pytest.approx(
+        run.forecast.row.breakdown.forward
+    )
     assert told["prediction"] == read_json(run.folder.prediction)
     assert "subject" not in told["run"]
 
