@@ -270,13 +270,15 @@ class PlaceOptions:
             if name in decided:
                 shown = f"{value:g}" if isinstance(value, float) else value
                 raise UsageError(
-                    f"--{name.replace('_', '-')} {shown} has no effect under the launcher that set RANK={info.rank}; "
-                    "leave the option out, or unset RANK to start without that launcher"
+                    f"--{name.replace('_', '-')} {shown} has no effect under the launcher that set "
+                    f"{info.known_by}={info.rank}; leave the option out, or unset {info.known_by} to start without "
+                    "that launcher"
                 )
-        if self.secret_file is not None:
+        file = self.secret_file or info.secret_file
+        if file is not None:
             first = info.role == "worker" and info.local_rank == 0  # one warning a host
-            Secret.read(self.secret_file, say_on_stderr if first else lambda _: None)
-            return replace(info, secret_file=self.secret_file.absolute())
+            Secret.read(file, say_on_stderr if first else lambda _: None)
+            return replace(info, secret_file=file.absolute())
         if info.nodes > 1:
             raise UsageError(f"a run on {info.nodes} hosts {NEEDED}")
         return info

@@ -11,9 +11,12 @@ from typing import Any, Literal
 import msgspec
 
 from paceline.errors import UsageError
+from paceline.runtimes.live.slurm import slurm_variables
 
 VARIABLE = "PACELINE_PROCESS"
 """Where our launcher says, as JSON, what torchrun's variables do not."""
+SECRET_FILE = "PACELINE_SECRET_FILE"  # noqa: S105  the name of a variable
+"""Where the user names the file of the run's secret, if another launcher starts the processes."""
 Role = Literal["worker", "server", "joined"]
 """What a process does; one that "joined" is a worker whose rank its launcher does not know."""
 
@@ -39,6 +42,8 @@ class ProcessInfo:
     host: str = field(default_factory=host_name)
     address: str = "127.0.0.1"
     port: int = 0
+    known_by: str = "RANK"
+    """The variable in which the launcher says the rank."""
     launch: Path | None = None
     """The launch folder, for heartbeats and failure notes; None where paceline is not the launcher."""
     launcher: int | None = None
@@ -62,9 +67,12 @@ class ProcessInfo:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "ProcessInfo | None":
-        """Read torchrun's variables, which our launcher sets too, and ours; None where there is no launcher."""
+        """Read torchrun's variables, which our launcher sets too, and ours, or Slurm's; None without a launcher."""
+        known_by = "RANK"
         if "RANK" not in environ:
-            return None
+            if not (slurm := slurm_variables(environ)):
+                return None
+            environ, known_by = {**environ, **slurm}, "SLURM_PROCID"
         for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
             if not environ.get(name):
                 raise UsageError(
@@ -83,6 +91,8 @@ class ProcessInfo:
             nodes=_count(environ, "GROUP_WORLD_SIZE", max(node_rank + 1, workers // max(local_workers, 1))),
             address=environ["MASTER_ADDR"],
             port=_count(environ, "MASTER_PORT"),
+            secret_file=Path(environ[SECRET_FILE]).absolute() if environ.get(SECRET_FILE) else None,
+            known_by=known_by,
         )
         ours = msgspec.json.decode(environ.get(VARIABLE, "{}"))
         paths = {name: Path(ours[name]) for name in ("launch", "secret_file", "resume") if ours.get(name)}

@@ -189,7 +189,15 @@ class MemberStore(RunStore):
     ) -> Store:
         """The launcher's own store, in which rank 0 announces the port of the run's store, which it keeps."""
         where = f"{tcp(info.address, info.port)}?rank={number}&world_size={processes}"
-        store: Store = next(iter(rendezvous(where, timeout=timeout)))[0]
+        try:
+            store: Store = next(iter(rendezvous(where, timeout=timeout)))[0]
+        except dist.DistNetworkError as error:
+            if "EADDRINUSE" not in str(error):
+                raise
+            raise UsageError(
+                f"port {info.port} of {info.host}, at which the workers were to find rank 0, is in use; set "
+                "MASTER_PORT to a free port, the same for all workers"
+            ) from None
         if number == 0:
             own = LOOPBACK
             if info.nodes > 1:  # a name may mean loopback on its own host, where no other host reaches it

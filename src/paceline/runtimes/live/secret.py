@@ -14,12 +14,13 @@ from typing import Literal, Self
 from uuid import uuid4
 
 from paceline.errors import UsageError
-from paceline.runtimes.live.process_info import ProcessInfo, proc_stat
+from paceline.runtimes.live.process_info import SECRET_FILE, ProcessInfo, proc_stat
 
 SHORTEST = 16
 NEEDED = (
     "needs a secret file, so that only the run's own processes get in: make one with "
-    "'openssl rand -hex 32 > secret && chmod 600 secret', copy it to every host and name it there"
+    "'openssl rand -hex 32 > secret && chmod 600 secret', copy it to every host and name it there, or in "
+    f"{SECRET_FILE} under another launcher"
 )
 _LONGEST = 2**20
 
