@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from paceline.jobs.partition import Partition as Partition
     from paceline.loop.distribute import LoopWorker as LoopWorker
     from paceline.loop.distribute import distribute as distribute
+    from paceline.loop.watch import Watch as Watch
+    from paceline.loop.watch import watch as watch
     from paceline.records.events import read_metrics as read_metrics
     from paceline.records.folder import RunFolder as RunFolder
     from paceline.specs.ranges import at_least as at_least
@@ -60,6 +62,7 @@ _NAMES = {
     "jobs.job": "Data Job Traceable",
     "jobs.partition": "ClientBatch Partition",
     "loop.distribute": "LoopWorker distribute",
+    "loop.watch": "Watch watch",
     "records.events": "read_metrics",
     "records.folder": "RunFolder",
     "specs.ranges": "at_least",

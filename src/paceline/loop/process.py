@@ -43,6 +43,10 @@ class ScriptProcess:
     heartbeat: Heartbeat
     observe: Callable[[Settings], Observer]
     runs: Path
+    is_plain: bool = False
+    """Whether there is no launcher: then nothing is kept, unless the script asks for it by ``watch``."""
+    records: int = 0
+    """How many ``watch`` has begun."""
     options: LiveOptions = field(default_factory=LiveOptions)
     joined: Joined | None = None
     stack: ExitStack = field(default_factory=ExitStack)
@@ -67,6 +71,7 @@ class ScriptProcess:
             heartbeat=Heartbeat(info),
             observe=lambda _: Tee([ConsoleObserver(), TraceObserver()]) if launched else Observer(),
             runs=runs,
+            is_plain=not launched,
             options=LiveOptions(threads=torch.get_num_threads()),
             stack=stack,
         )
@@ -103,8 +108,8 @@ class ScriptProcess:
     def check_free(self) -> None:
         if self.joined is not None:
             raise UsageError(
-                "distribute() was called twice in one process, and a worker has one model and one optimizer; put what "
-                "is trained into one module"
+                "distribute() or watch() was called twice in one process, and a worker has one model and one "
+                "optimizer; put what is trained into one module, and call one of them once"
             )
 
     def close(self) -> None:

@@ -13,8 +13,11 @@ from paceline.jobs.sharding import Shards
 from paceline.runtimes.flat import Flat, FlatBuffers, Zeros
 from paceline.runtimes.live.worker.run import WorkerRun
 from paceline.runtimes.noise_scale import NoiseMeter
+from paceline.runtimes.prepare import Prepared, prepare_job
 from paceline.runtimes.replica import Replica
 from paceline.runtimes.session import Save
+from paceline.runtimes.settings import Settings
+from paceline.strategies.base import Strategy
 from paceline.strategies.effects import Gradient
 
 
@@ -29,6 +32,19 @@ class ScriptData:
 
     def take(self, indices: Tensor) -> Any:  # noqa: ARG002
         raise AssertionError("the script takes its batches itself")
+
+
+def prepare_script(
+    settings: Settings, strategy: Strategy, model: nn.Module, optimizer: Optimizer
+) -> Prepared[Job]:
+    """A script's model and optimizer as a job, once the batch sizes are known."""
+    job = Job(
+        name=settings.job.path or "",
+        model=lambda: model,
+        optimizer=lambda _: optimizer,
+        train=ScriptData(sum(settings.batch_sizes)),
+    )
+    return prepare_job(settings, job, strategy)
 
 
 class LoopReplica(Replica):

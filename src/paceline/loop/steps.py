@@ -13,20 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from paceline.errors import RunFailed, UsageError
-from paceline.jobs.job import Job
+from paceline.loop.phases import LoopPhases
 from paceline.loop.process import ScriptProcess
-from paceline.loop.replica import LoopReplica, LoopRun, ScriptData
+from paceline.loop.replica import LoopReplica, LoopRun, prepare_script
 from paceline.records.events import EventWriter
 from paceline.records.load import SystemSampler
 from paceline.runtimes.live.run_store import check_equal
 from paceline.runtimes.live.worker.comm import SoloComm, join_group
 from paceline.runtimes.live.worker.run import Computation
 from paceline.runtimes.live.worker.start import agree_to_stop, sample_system
-from paceline.runtimes.prepare import check_settings, prepare_job
+from paceline.runtimes.prepare import check_settings
 from paceline.runtimes.session import Ending, Position, Session
 from paceline.runtimes.settings import Settings
 from paceline.strategies.base import SyncPoint
@@ -36,7 +35,7 @@ NUMBERS = ("clock", "samples_since_sync", "total_weight")
 """Of a worker, that its state has beside the strategy's own."""
 
 
-class LoopSteps:
+class LoopSteps(LoopPhases):
     """The steps of one worker. The run begins with the first mini-batch: only then are the batch sizes known."""
 
     run: LoopRun | None = None
@@ -60,21 +59,16 @@ class LoopSteps:
         self.loaded: dict[str, Any] = {}
         self._stack = ExitStack()
         self._ending: Ending = "budget"
-        self._phase, self._syncs = "data", True
+        self._syncs = True
         self._in_backward = self._complete = False
-        self._hooks = self._register(model, optimizer)
+        self._registered = self.register(model, optimizer)
 
-    def _register(self, model: nn.Module, optimizer: Optimizer) -> list[RemovableHandle]:
-        return [
-            model.register_forward_pre_hook(_eager(self._forward_begins), with_kwargs=True),
-            model.register_forward_hook(_eager(self._forward_ends)),
-            *(
-                one.register_post_accumulate_grad_hook(partial(self._accumulated, index))  # type: ignore[no-untyped-call]
-                for index, one in enumerate(self.replica.flat.parameters)
-            ),
-            optimizer.register_step_pre_hook(self._step_begins),
-            optimizer.register_step_post_hook(self._step_ends),
+    def register(self, model: nn.Module, optimizer: Optimizer) -> list[RemovableHandle]:
+        accumulated = [
+            one.register_post_accumulate_grad_hook(partial(self._accumulated, index))  # type: ignore[no-untyped-call]
+            for index, one in enumerate(self.replica.flat.parameters)
         ]
+        return [*super().register(model, optimizer), *accumulated]
 
     def synchronize(self, on: bool) -> None:
         """Whether backward averages gradients, from here on."""
@@ -92,7 +86,7 @@ class LoopSteps:
 
     def evaluated(self) -> None:
         """What was done since the last step was an evaluation, and belongs to none."""
-        if self.run and self._phase == "data":
+        if self.run and self.phase == "data":
             self.run.recorder.mark("evaluate")
             self.run.recorder.close(self.run.me.clock)
 
@@ -121,7 +115,7 @@ class LoopSteps:
         self._observer.close()
 
     def _remove_hooks(self) -> None:
-        for hook in self._hooks:
+        for hook in self._registered:
             hook.remove()
 
     def _open(self, rows: int) -> LoopRun:
@@ -129,21 +123,17 @@ class LoopSteps:
         process, replica = self._process, self.replica
         sizes = tuple(self.comm.exchange(max(1, rows)))
         settings = process.settings(self.settings.strategy, self.settings.codec, sizes)
-        job = Job(
-            name=process.script,
-            model=lambda: replica.model,
-            optimizer=lambda _: replica.users_optimizer,
-            train=ScriptData(sum(sizes)),
-        )
-        prepared = prepare_job(settings, job, check_settings(settings))
-        replica.prepare(job, prepared.shards)
+        prepared = prepare_script(settings, check_settings(settings), replica.model, replica.users_optimizer)
+        replica.prepare(prepared.job, prepared.shards)
         run = LoopRun(prepared, self.comm, replica, self._observer, process.heartbeat)
         task = process.task(settings)
         self._stack.enter_context(run.records.hold(task, None))
         process.heartbeat.show(run.records.folder.path)
         run.records.open(0, restored=True)
         self._load(run)
-        self._sampler = sample_system(run, task, self._observer) if process.info.local_rank == 0 else None
+        self._sampler = (
+            sample_system(run.records, task, self._observer) if process.info.local_rank == 0 else None
+        )
         self._recording = run.recording(task.before_hard_end, self._sampler)
         events = self._recording.__enter__()
         self._session = run.begin_session(events, agree_to_stop(run, task))
@@ -174,32 +164,10 @@ class LoopSteps:
                 f"{expected.__name__}; let it yield Gradient() and Apply() in turn"
             )
 
-    def _forward_begins(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        if not (model.training and torch.is_grad_enabled()):
-            return
-        rows = _rows([args, kwargs])
-        run = self.run or self._open(rows)
-        self.replica.rows += rows
-        if self._phase == "data":
-            run.end("data")
-            run.begin("forward")
-            self._phase = "forward"
-
-    def _forward_ends(self, model: nn.Module, _: Any, output: Any) -> None:
-        if not (model.training and torch.is_grad_enabled()):
-            self.evaluated()
-        elif self._phase == "forward":
-            first = next(
-                (one for one in tree_leaves(output) if isinstance(one, Tensor) and one.requires_grad), None
-            )
-            if first is not None:
-                first.register_hook(self._backward_begins)  # type: ignore[no-untyped-call]
-
-    def _backward_begins(self, _: Tensor) -> None:
-        if self._phase == "forward" and self.run:
-            self.run.end("forward")
-            self.run.begin("backward")
-            self._phase = "backward"
+    def _take_batch(self, samples: int) -> None:
+        if self.run is None:
+            self.hooks = self._open(samples)
+        self.replica.rows += samples
 
     @torch.no_grad()
     def _accumulated(self, index: int, parameter: Tensor) -> None:
@@ -239,9 +207,7 @@ class LoopSteps:
         run = self.run
         assert run is not None
         self._in_backward = False
-        if self._phase == "backward":
-            run.end("backward")
-        self._phase = "data"
+        self._end_backward()
         if not self._syncs:
             return
         if run.reduces:  # another worker may have a gradient of what this one has not used
@@ -277,16 +243,5 @@ class LoopSteps:
 
     def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         self._resume(Gradient)
-        self._phase = "data"
+        self.phase = "data"
         self._process.heartbeat.enter("starting")  # whatever the script does next takes as long as it takes
-
-
-def _eager(hook: Any) -> Any:
-    """A hook of a model that may be compiled: it is called, and never compiled itself."""
-    return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
-
-
-def _rows(inputs: Any) -> int:
-    """The samples of a batch: the length of its first tensor; 0 where there is none."""
-    first = next((one for one in tree_leaves(inputs) if isinstance(one, Tensor) and one.dim()), None)
-    return 0 if first is None else len(first)

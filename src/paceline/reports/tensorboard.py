@@ -17,7 +17,7 @@ from paceline.records.summary import Observer, Started, Summary
 from paceline.reports.findings import findings_text
 from paceline.reports.summary import summary_text
 from paceline.specs import shorten
-from paceline.strategies import STRATEGIES
+from paceline.strategies import RECORDED
 from paceline.studies.findings import find
 from paceline.studies.recorded import RecordedRun
 
@@ -161,7 +161,7 @@ def started_again(run: RecordedRun) -> Started:
         name=run.name,
         job=job.path or f"{job.data}, {job.model.partition(':')[0]}",
         parameters=summary.parameters,
-        strategy=shorten(settings.strategy, STRATEGIES),
+        strategy=shorten(settings.strategy, RECORDED),
         batch_sizes=settings.batch_sizes,
         transport="",
         last_step=max(1, summary.steps),

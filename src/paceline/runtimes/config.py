@@ -22,7 +22,7 @@ from paceline.records.summary import read_summary
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.settings import Settings, read_exactly
 from paceline.specs.source import check_trusted, fingerprints
-from paceline.strategies import STRATEGIES
+from paceline.strategies import RECORDED
 
 SCHEMA = 6
 
@@ -185,7 +185,7 @@ def import_paths(settings: Settings) -> list[str]:
     if not job.path:
         own = [specs.import_path(getattr(job, part), table) for part, table in _PARTS.items()]
     own = [] if job.is_script else own
-    own += [specs.import_path(settings.strategy, STRATEGIES)]
+    own += [specs.import_path(settings.strategy, RECORDED)]
     own += [specs.import_path(link, CODECS) for link in links(settings.codec)]
     own += [settings.collective if ":" in settings.collective else None]
     return [path for path in own if path is not None]
@@ -205,7 +205,7 @@ def resolved(settings: Settings) -> Settings:
         }
         parts |= {"accumulate": job.accumulate or 1, "precision": job.precision or "fp32"}
         job = replace(job, **parts, label_smoothing=job.label_smoothing or 0.0)
-    strategy = _written_out(settings.strategy, STRATEGIES, "strategy")
+    strategy = _written_out(settings.strategy, RECORDED, "strategy")
     codec = each_link(settings.codec, lambda link: _written_out(link, CODECS, "codec"))
     # Another number of workers shares the same global batch: the rate stays what it was.
     reference = settings.reference_batch if settings.scale_lr == "none" else float(settings.reference)

@@ -19,7 +19,7 @@ from paceline.records.summary import Started
 from paceline.runtimes.replica import check_divisible, check_learners, check_momentum
 from paceline.runtimes.settings import Settings, Triggers
 from paceline.specs import shorten, with_values
-from paceline.strategies import STRATEGIES, build_strategy
+from paceline.strategies import RECORDED, STRATEGIES, build_strategy, is_watched
 from paceline.strategies.base import LearnerPlan, Strategy, SyncPoint
 
 
@@ -92,7 +92,7 @@ class Prepared(Generic[J_co]):
             name=name,
             job=self.job.name,
             parameters=parameters,
-            strategy=shorten(settings.strategy, STRATEGIES),
+            strategy=shorten(settings.strategy, RECORDED),
             batch_sizes=settings.batch_sizes,
             step=_learners(self.learners) + self.job.step,
             transport=f"{transport}, by {settings.collective}" if scheduled else transport,
@@ -203,6 +203,11 @@ def with_settings_of(spec: str, strategy: Strategy) -> str:
 
 def check_settings(settings: Settings) -> Strategy:
     """Build the strategy, and refuse what contradicts it or itself; the job is neither imported nor its data loaded."""
+    if is_watched(settings.strategy):
+        raise UsageError(
+            f"strategy {settings.strategy!r} is what a script does by itself, as paceline.watch records it; choose "
+            "all-reduce, which averages gradients at every step as DistributedDataParallel does, or another strategy"
+        )
     strategy = build_strategy(settings.strategy)
     if settings.target_accuracy is not None and not settings.evaluate.count:
         raise UsageError(

@@ -21,8 +21,22 @@ STRATEGIES: Mapping[str, str] = {
     "ssp": "paceline.strategies.parameter_server:StaleSynchronous",
 }
 
+WATCHED: Mapping[str, str] = {
+    "ddp": "paceline.strategies.watched:WatchedDDP",
+    "none": "paceline.strategies.watched:WatchedAlone",
+    "own": "paceline.strategies.watched:WatchedOwn",
+}
+"""What records of ``paceline.watch`` name: what scripts do by themselves. It can be predicted, and not be chosen."""
+
+RECORDED: Mapping[str, str] = {**STRATEGIES, **WATCHED}
+"""All that a record may name."""
+
+
+def is_watched(spec: str) -> bool:
+    return specs.split(spec, RECORDED)[0] in WATCHED
+
 
 def build_strategy(spec: str) -> "Strategy":
     """Make the strategy that a spec names, such as "local-sgd:period=16"; it imports torch."""
-    strategy: Strategy = specs.build(spec, STRATEGIES, "strategy")
+    strategy: Strategy = specs.build(spec, RECORDED if is_watched(spec) else STRATEGIES, "strategy")
     return strategy

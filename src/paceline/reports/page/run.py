@@ -32,7 +32,7 @@ from paceline.reports.page.time_figures import pace_figure, system_figures, time
 from paceline.reports.summary import after_warm_up, run_answer
 from paceline.reports.text import counted, ms_digits
 from paceline.runtimes.config import Config
-from paceline.strategies import STRATEGIES
+from paceline.strategies import RECORDED
 from paceline.studies.compare import RunComparison, compared_run
 from paceline.studies.findings import find
 from paceline.studies.recorded import RecordedRun
@@ -49,7 +49,7 @@ def run_page(run: RecordedRun, repeat: Repeat) -> ReportPage:
         kind="paceline report, simulated run" if simulated else "paceline report",
         title=name_of_run(run.name),
         about=f"{_job(settings.job)}, {counted(summary.parameters, 'parameter')}, "
-        f"{counted(summary.workers, 'worker')}, {specs.shorten(settings.strategy, STRATEGIES)}; {run.name}",
+        f"{counted(summary.workers, 'worker')}, {specs.shorten(settings.strategy, RECORDED)}; {run.name}",
         answer=answer(run),
         numbers=tuple(key_numbers(run).items()),
         findings=found_sentences(run),

@@ -187,12 +187,7 @@ class StepRecorder:
         self._compared = 0 if replica else self._compared + len(lengths)
         if lengths:  # all workers have the same numbers here, so they settle at the same exchange
             self._settle_after = _exchanges_within(SETTLE_EVERY, len(lengths), -longest)
-        # From the last to the first: a span that becomes two moves those after it.
-        for (record, place), transfer in reversed([*zip(self._exchanges, smallest, strict=True)]):
-            kind, start, length = record.spans[place]
-            if (wait := length - transfer) > 0:
-                split = Span("wait", start, wait), Span(kind, start + wait, transfer)
-                record.spans[place : place + 1] = split
+        split_exchanges(self._exchanges, smallest)
         self._exchanges.clear()
         self._seen = 0
         self.mark("wait")
@@ -222,3 +217,15 @@ class StepRecorder:
             self._ledger.add(record)
             self._events.append(record)
         self._closed.clear()
+
+
+def split_exchanges(exchanges: Sequence[tuple[StepRecord, int]], transfers: Sequence[float]) -> None:
+    """Divide spans, each a record and a place in it, into the wait for others and the transfer after it.
+
+    All exchanges of a record, in their order: a span that becomes two moves those behind it.
+    """
+    for (record, place), transfer in reversed([*zip(exchanges, transfers, strict=True)]):
+        kind, start, length = record.spans[place]
+        if (wait := length - transfer) > 0:
+            split = Span("wait", start, wait), Span(kind, start + wait, transfer)
+            record.spans[place : place + 1] = split

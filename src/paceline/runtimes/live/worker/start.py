@@ -36,7 +36,7 @@ from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.comm import ProcessGroupComm, join_group
 from paceline.runtimes.live.worker.guard import run_guarded
 from paceline.runtimes.live.worker.learners import decide_learners
-from paceline.runtimes.live.worker.records import claim
+from paceline.runtimes.live.worker.records import RunRecords, claim
 from paceline.runtimes.live.worker.run import WorkerRun, replica_of
 from paceline.runtimes.live.worker.server_comm import ServerClient, ServerComm
 from paceline.runtimes.live.worker.stopping import AT_STEP, StopAtStep, StopByVote
@@ -106,7 +106,7 @@ def run_worker(task: ProcessTask, observer: Observer) -> Summary:
         task.heartbeat.show(run.records.folder.path)
         run.records.open(run.position.progress, restored=restored)
         stop = agree_to_stop(run, task)
-        sampler = sample_system(run, task, observer) if info.local_rank == 0 else None
+        sampler = sample_system(run.records, task, observer, run.me.now) if info.local_rank == 0 else None
         if task.profile:
             run.profile(task.profile)
         return run.train(stop, task.before_hard_end, sampler)
@@ -134,8 +134,11 @@ def agree_to_stop(run: WorkerRun, task: ProcessTask) -> StopByVote:
     return StopAtStep(requested, note, comm.open_store(), run.me)
 
 
-def sample_system(run: WorkerRun, task: ProcessTask, observer: Observer) -> SystemSampler:
-    info, options, records = task.info, task.options, run.records
+def sample_system(
+    records: RunRecords, task: ProcessTask, observer: Observer, since: float = 0.0
+) -> SystemSampler:
+    """``since`` is the run's time so far."""
+    info, options = task.info, task.options
     shared = too_many(info.local_workers, options.threads, usable_cores())
     if shared and options.device == "cpu":
         observer.noted(
@@ -145,7 +148,7 @@ def sample_system(run: WorkerRun, task: ProcessTask, observer: Observer) -> Syst
     return SystemSampler(
         records.folder.system,
         [worker["pid"] for worker in records.workers if worker["rank"] in records.local],
-        since=run.me.now,
+        since=since,
         roots=job_roots(info),
         wanted=info.local_workers * options.threads,
     )

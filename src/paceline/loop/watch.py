@@ -1,0 +1,346 @@
+"""``paceline.watch``: where the time of a script goes, without a part in its training."""
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from paceline.errors import describe, say_on_stderr
+from paceline.jobs.step import StepHooks, StepPhase
+from paceline.loop.ddp import DDPExchanges
+from paceline.loop.phases import LoopPhases
+from paceline.loop.process import ScriptProcess
+from paceline.loop.replica import prepare_script
+from paceline.loop.store_comm import StoreComm
+from paceline.loop.watch_recorder import ExchangeLengths, WatchRecorder
+from paceline.records.events import EventWriter
+from paceline.records.folder import RUNS
+from paceline.records.load import SystemSampler
+from paceline.records.spans import SpanKind
+from paceline.records.summary import Observer
+from paceline.reports.findings import diagnose
+from paceline.reports.progress import ConsoleObserver, Tee
+from paceline.reports.trace import TraceObserver
+from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.worker.comm import SoloComm
+from paceline.runtimes.live.worker.records import RunRecords
+from paceline.runtimes.live.worker.start import sample_system
+from paceline.runtimes.session import Ending, Position
+from paceline.runtimes.settings import Settings
+from paceline.shm.host import host_id
+from paceline.strategies import build_strategy
+from paceline.strategies.base import Worker
+
+WAIT_FOR_DDP, WAIT_FOR_OTHERS = 1800.0, 30.0
+"""Seconds until all workers are in their first forward: under DistributedDataParallel that waits for them anyway."""
+AFTER_LAST_STEP = 5.0
+"""Seconds that a worker waits, when its script has ended, until the last exchanges are compared."""
+
+
+def watch(model: nn.Module, optimizer: Optimizer) -> "Watch":
+    """Record where the time of this script's steps goes, from its next step to its end; nothing else changes.
+
+    The model is in one process or under DistributedDataParallel, which may be what is given, or be made of it later.
+    """
+    process = ScriptProcess.here()
+    process.check_free()
+    if process.is_plain:
+        process.runs = RUNS
+    process.records += 1
+    watched = WatchedSteps(process, model, optimizer)
+    process.join(watched)
+    return Watch(process, watched)
+
+
+class Watch:
+    """A script that is being watched."""
+
+    def __init__(self, process: ScriptProcess, steps: "WatchedSteps") -> None:
+        self._process, self._steps = process, steps
+
+    def stop(self) -> None:
+        """End the record here, and not where the script ends. It may be watched again, in another record."""
+        process, steps = self._process, self._steps
+        if process.joined is steps:
+            process.joined = None
+            steps.finish()
+
+
+class ScriptConsole(ConsoleObserver):
+    """Shows what is recorded, and where a step went; the script shows its own progress, and its own results."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr, sys.stderr, diagnose=diagnose)
+
+    def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
+        pass
+
+    def show(self) -> None:
+        pass
+
+
+class _Marks(StepHooks):
+    """Ends a span where a phase of the loop ends."""
+
+    def __init__(self, recorder: WatchRecorder) -> None:
+        self._recorder = recorder
+        self.in_step = False
+        """Whether the optimizer's step is under way, which may compute gradients itself."""
+
+    def end(self, phase: StepPhase) -> None:
+        kind: SpanKind = "apply" if self.in_step and phase == "data" else phase
+        self._recorder.mark(kind)
+
+
+class WatchedSteps(LoopPhases):
+    """The steps of one worker. What goes wrong here ends the watching, and never the script."""
+
+    recorder: WatchRecorder
+    hooks: _Marks
+    _records: RunRecords
+    _comm: SoloComm
+    _sampler: SystemSampler | None = None
+    agrees = stopped = False
+
+    def __init__(self, process: ScriptProcess, model: nn.Module, optimizer: Optimizer) -> None:
+        self._process, self._optimizer = process, optimizer
+        self._model = model.module if isinstance(model, DistributedDataParallel) else model
+        self._observer = Observer()
+        self._writing, self._held = ExitStack(), ExitStack()
+        self._me: Worker | None = None
+        self._ddp: DDPExchanges | None = None
+        self._samples = 0
+        self._averages = self._has_gradient = self._before_model = False
+        self._registered = self.register(self._model, optimizer)
+        if isinstance(model, DistributedDataParallel):
+            self._watch_ddp(model)
+
+    def _watch_ddp(self, ddp: DistributedDataParallel) -> None:
+        """Its forward begins before that of the model: it may make all buffers rank 0's first."""
+        self._ddp = DDPExchanges(ddp)
+        hook = ddp.register_forward_pre_hook(self._as_hook(self._ddp_begins), with_kwargs=True)
+        self._registered.append(hook)
+
+    def _as_hook(self, hook: Callable[..., None]) -> Any:
+        def guarded(*arguments: Any) -> None:
+            try:
+                hook(*arguments)
+            except Exception as error:
+                self._give_up(error)
+
+        return super()._as_hook(guarded)
+
+    def _give_up(self, error: Exception) -> None:
+        self._remove_hooks()
+        self._me, self._process.joined = None, None
+        with suppress(OSError), self._held:
+            self._writing.close()
+        say_on_stderr(f"paceline.watch has stopped, and the script goes on: {describe(error)}")
+
+    def _ddp_begins(self, ddp: nn.Module, args: Any, kwargs: Any) -> None:  # noqa: ARG002
+        if self._me and self._ddp and ddp.training and torch.is_grad_enabled() and self.phase == "data":
+            self._before_model = self._ddp.broadcasts_buffers
+            self._begin_forward()
+
+    def _take_batch(self, samples: int) -> None:
+        if self._ddp is None:
+            self._find_ddp()
+        if self._me is None:
+            self._open(samples)
+        self._samples += samples
+        if self._ddp:
+            self._averages = self._ddp.averages_next
+            if self._before_model:
+                self.recorder.exchanged(*self._ddp.buffers)
+                self._before_model = False
+
+    def _find_ddp(self) -> None:
+        """The one in whose forward this is, if any."""
+        ddp: Any = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
+        if ddp is not None and self._me is None:
+            self._watch_ddp(ddp)
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        if self.phase != "backward":
+            super()._backward_begins(gradient)
+            torch.autograd.Variable._execution_engine.queue_callback(self._computed)
+
+    def _computed(self) -> None:
+        """All gradients are there. DistributedDataParallel waits for its sums in a callback that is queued by now."""
+        self._end_backward()
+        self._has_gradient = True
+        if self._averages:
+            self._averages = False
+            torch.autograd.Variable._execution_engine.queue_callback(self._averaged)
+
+    def _averaged(self) -> None:
+        assert self._ddp is not None
+        self.recorder.exchanged(*self._ddp.gradient)
+
+    def evaluated(self) -> None:
+        """What was done since the last step was an evaluation, and belongs to none."""
+        if self._me and self.phase == "data" and not self.hooks.in_step:
+            self.recorder.mark("evaluate")
+            self.recorder.close(self._me.clock)
+
+    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
+        if self._me:
+            if not self._has_gradient:
+                self.recorder.mark("data")
+            self.hooks.in_step = True
+
+    def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
+        me, recorder, samples = self._me, self.recorder, self._samples
+        if me is None:
+            return
+        recorder.mark("apply")
+        self.hooks.in_step = self._has_gradient = False
+        self.phase = "data"
+        recorder.count(samples)
+        self._samples = 0
+        me.clock += 1
+        recorder.close(me.clock)
+        self._process.heartbeat.beat(me.clock)
+        self._records.stepped(me.clock, samples * me.workers, float("nan"), recorder.now)
+
+    def _open(self, samples: int) -> None:
+        """All workers are in their first forward: the record begins."""
+        process = self._process
+        self._comm, process.info = self._meet()
+        sizes = tuple(self._comm.exchange(max(1, samples)))
+        settings = process.settings(self._strategy(), "identity", sizes)
+        prepared = prepare_script(settings, build_strategy(settings.strategy), self._model, self._optimizer)
+        params, buffers = (
+            torch.empty(sum(one.numel() for one in many), device="meta")
+            for many in (self._model.parameters(), self._model.buffers())
+        )
+        me = Worker(self._comm.rank, self._comm.workers, params, params, buffers)
+        self._observer = _observer(process, settings)
+        self._records = RunRecords(prepared, self._comm, self._observer, me)
+        task = process.task(settings)
+        self._held.enter_context(self._records.hold(task, None))
+        process.heartbeat.show(self._records.folder.path)
+        self._records.open(0, restored=True)
+        if process.info.local_rank == 0:
+            sampler = sample_system(self._records, task, self._observer)
+            self._sampler = self._writing.enter_context(sampler)
+        file = self._records.folder.events(self._comm.rank)
+        events = self._writing.enter_context(EventWriter(file))
+        task.before_hard_end(events.flush)
+        self._records.started(0, float(self._optimizer.param_groups[0]["lr"]))
+        for sentence in self._unseen():
+            self._records.noted(sentence)
+        lengths = None
+        if isinstance(self._comm, StoreComm) and self._ddp:
+            lengths = ExchangeLengths(self._comm.store, self._comm.rank, self._comm.workers)
+        self.recorder = WatchRecorder(lengths, events, self._records.ledger)
+        self.hooks = _Marks(self.recorder)
+        self._me = me
+
+    def _meet(self) -> tuple[SoloComm, ProcessInfo]:
+        """The workers of the script's process group, by its store, and this one's place among them."""
+        info, ddp = self._process.info, self._ddp
+        if not dist.is_initialized() or dist.get_world_size() == 1:
+            alone: dict[str, Any] = {
+                "rank": 0,
+                "workers": 1,
+                "local_rank": 0,
+                "local_workers": 1,
+                "node_rank": 0,
+                "nodes": 1,
+            }
+            return SoloComm(), replace(info, **alone)
+        group = ddp.ddp.process_group if ddp else dist.group.WORLD
+        ranks = dist.get_process_group_ranks(group)
+        name = f"paceline/{ranks[0]}-{len(ranks)}/{self._process.records}"
+        store = PrefixStore(name, _get_default_store())
+        patience = WAIT_FOR_DDP if ddp else WAIT_FOR_OTHERS
+        comm = StoreComm(store, dist.get_rank(group), len(ranks), patience)
+        comm.transport = _transport(group, next(self._model.parameters()).device)
+        hosts = comm.exchange(host_id())
+        nodes = list(dict.fromkeys(hosts))
+        local = [rank for rank, host in enumerate(hosts) if host == hosts[comm.rank]]
+        return comm, replace(
+            info,
+            rank=comm.rank,
+            workers=comm.workers,
+            local_rank=local.index(comm.rank),
+            local_workers=len(local),
+            node_rank=nodes.index(hosts[comm.rank]),
+            nodes=len(nodes),
+        )
+
+    def _strategy(self) -> str:
+        if self._ddp:
+            return self._ddp.strategy
+        return "none" if self._comm.workers == 1 else "own"
+
+    def _unseen(self) -> list[str]:
+        """What the record cannot show, a sentence each."""
+        found = []
+        if isinstance(self._comm, StoreComm) and self._ddp is None:
+            found.append(
+                "how the workers agree is not seen, as the model is in no DistributedDataParallel: what they exchange "
+                "counts as the phase in which they do"
+            )
+        if self._ddp and self._ddp.own_hook:
+            found.append(
+                f"the script's communication hook {self._ddp.own_hook} decides what is sent: bytes are not counted"
+            )
+        if any(one.is_cuda for one in self._model.parameters()):
+            found.append(
+                "on a GPU, times are those of Python, which launches kernels and does not wait for them: a phase that "
+                "reads a result, such as loss.item(), has the time of what it waits for"
+            )
+        return found
+
+    def finish(self) -> None:
+        self._conclude("budget")
+
+    def abandon(self) -> None:
+        self._conclude("interrupted")
+
+    def _conclude(self, ending: Ending) -> None:
+        """The script has ended: add up what all workers did."""
+        self._remove_hooks()
+        me = self._me
+        with suppress(OSError), self._held, self._writing:
+            if me is None:
+                return
+            try:
+                if isinstance(self._comm, StoreComm):
+                    self._comm.is_over = True
+                self.recorder.finish(me.clock, AFTER_LAST_STEP)
+                me.now = self.recorder.now
+                self._writing.close()
+                self._records.finished(ending, Position(progress=me.clock), self._sampler)
+            except Exception as error:
+                say_on_stderr(f"the record of paceline.watch has no summary: {describe(error)}")
+            finally:
+                self._observer.close()
+
+    def _remove_hooks(self) -> None:
+        for hook in self._registered:
+            hook.remove()
+        self._registered.clear()
+
+
+def _observer(process: ScriptProcess, settings: Settings) -> Observer:
+    """What 'paceline run' was told to show; else on stderr, as results of the script itself are on stdout."""
+    if process.info.launch is not None:
+        return process.observe(settings)
+    return Tee([ScriptConsole(), TraceObserver()])
+
+
+def _transport(group: Any, device: torch.device) -> str:
+    with suppress(RuntimeError):
+        return str(group._get_backend(device).name())
+    return str(dist.get_backend(group))
