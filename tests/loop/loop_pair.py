@@ -1,6 +1,12 @@
-"""One worker of a loop: ``loop_pair.py HOW OUT``, where HOW is ddp, plain, average or what distribute() takes."""
+"""One worker of a loop: ``loop_pair.py HOW OUT``, where HOW is ddp, plain, average or what distribute() takes.
+
+``watch-ddp``, ``watch-plain`` and ``watch-bare`` are watched; the last is DDP, of which the bare module is given, and
+whose rank 1 is slow.
+"""
 
 import sys
+import time
+from itertools import cycle, islice
 
 import torch
 import torch.distributed as dist
@@ -15,8 +21,10 @@ def batches(rank: int) -> torch.Tensor:
     return torch.randn(STEPS, 2, 8, 6, generator=torch.Generator().manual_seed(7 + rank))
 
 
-def main(how: str, out: str) -> None:
+def main(how: str, out: str, steps: str = str(STEPS)) -> None:
     torch.manual_seed(3)
+    watched = how.removeprefix("watch-") if how.startswith("watch-") else ""
+    how = "ddp" if watched == "bare" else watched or how
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 5))
     model.register_parameter("unused", nn.Parameter(torch.ones(3)))
     model.register_parameter("frozen", nn.Parameter(torch.ones(3), requires_grad=False))
@@ -36,7 +44,11 @@ def main(how: str, out: str) -> None:
         spec, _, codec = how.partition("+")
         worker = paceline.distribute(model, optimizer, strategy=spec, codec=codec or "identity")
         rank = worker.rank
-    for step, (first, second) in enumerate(batches(rank), start=1):
+    if watched:
+        paceline.watch(model if watched == "bare" else called, optimizer)
+    for step, (first, second) in enumerate(islice(cycle(batches(rank)), int(steps)), start=1):
+        if watched == "bare" and rank == 1:
+            time.sleep(0.01)
         optimizer.zero_grad()
         no_sync = getattr(worker or called, "no_sync", torch.enable_grad)
         with no_sync():

@@ -10,12 +10,10 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.collectives.traffic import broadcast_bytes, ring_bytes
 from paceline.strategies import build_strategy
 
-Traffic = tuple[int, int]
-"""Bytes that a worker sends and receives."""
-
-
 @dataclass
 class DDPExchanges:
+    """``gradient`` and ``buffers`` are the bytes that this worker sends and receives for each."""
+
     ddp: DistributedDataParallel
     rank: int = field(init=False)
     workers: int = field(init=False)
@@ -25,9 +23,9 @@ class DDPExchanges:
         self.rank, self.workers = dist.get_rank(group), dist.get_world_size(group)
         trained = sum(one.nbytes for one in self._trained())
         sent = 0 if self.own_hook else ring_bytes(trained, self.workers)
-        self.gradient: Traffic = (sent, sent)
+        self.gradient = (sent, sent)
         buffers = sum(one.nbytes for one in self.ddp.modules_buffers)
-        self.buffers: Traffic = broadcast_bytes(buffers, self.workers, self.rank, 0)
+        self.buffers = broadcast_bytes(buffers, self.workers, self.rank, 0)
 
     def _trained(self) -> list[nn.Parameter]:
         ignored = self.ddp.parameters_to_ignore

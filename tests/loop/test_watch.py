@@ -1,0 +1,183 @@
+"""``paceline.watch``: a script is measured, and trains as it does without."""
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import paceline
+from command import run_python
+from paceline.collectives.traffic import ring_bytes
+from paceline.errors import UsageError
+from paceline.loop.process import ScriptProcess
+from paceline.loop.watch_recorder import ExchangeLengths, WatchRecorder
+from paceline.records.events import EventWriter, read_events
+from paceline.records.folder import RunFolder
+from paceline.records.spans import TimeLedger
+from paceline.records.summary import read_summary
+from paceline.runtimes.config import read_config
+from paceline.runtimes.prepare import check_settings
+from paceline.strategies import STRATEGIES, WATCHED, build_strategy
+from paceline.studies.findings import find
+from paceline.studies.predict.observe import observe
+from paceline.studies.recorded import read_recorded
+from test_loop import PAIR, run_pair, trained
+
+TRAINED = 6 * 16 + 16 + 16 * 5 + 5 + 3
+
+
+def the_run(home: Path) -> RunFolder:
+    (path,) = (home / "runs").iterdir()
+    return RunFolder(path)
+
+
+@pytest.mark.parametrize(("watched", "unwatched"), [("watch-plain", "plain"), ("watch-ddp", "ddp")])
+def test_watching_changes_no_bit_and_records_every_step(watched: str, unwatched: str, tmp_path: Path) -> None:
+    """With accumulation under no_sync, clipping, a scheduler, and a parameter that is not used."""
+    plain = unwatched == "plain"
+    mine = trained(f"one:{watched}" if plain else watched, tmp_path)
+    theirs = trained(unwatched, tmp_path)
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+    folder = the_run(tmp_path)
+    settings, summary = read_config(folder).settings, read_summary(folder)
+    assert settings.strategy.partition(":")[0] == ("none" if plain else "ddp")
+    assert (settings.job.path, settings.batch_sizes) == ("loop_pair.py", (8,) * (1 if plain else 2))
+    for rank, totals in enumerate(summary.totals):
+        assert (totals.steps, totals.samples) == (12, 12 * 16)
+        # Once a step: the first of its two backwards averages nothing.
+        assert totals.sent == (0 if plain else 12 * ring_bytes(4 * TRAINED, 2))
+        kinds = [[span.kind for span in one.spans] for one in read_events(folder.events(rank)) if one.is_step]
+        computed = ["data", "forward", "backward"] * 2
+        assert all([kind for kind in kinds_ if kind in computed] == computed for kinds_ in kinds)
+        assert all(
+            ("communicate" in kinds_) != plain and kinds_[-2:] == ["apply", "other"] for kinds_ in kinds
+        )
+
+
+def test_a_slow_rank_is_named_and_a_watched_run_is_compared_with_a_distributed_one(tmp_path: Path) -> None:
+    """The bare module is watched, and wrapped afterwards."""
+    ours, by_hand = tmp_path / "ours", tmp_path / "by-hand"
+    for home, how in ((ours, "all-reduce"), (by_hand, "watch-bare")):
+        home.mkdir()
+        run_pair(PAIR, how, "model.pt", "40", cwd=home)
+    run = read_recorded(the_run(by_hand).path)
+    slow = next(one for one in find(run) if one.kind == "slow-rank")
+    assert "waiting for rank 1" in slow.sentence
+    assert "most of it for its data" in slow.sentence
+    done = run_python(
+        "-m", "paceline", "compare", str(run.folder.path), str(the_run(ours).path), cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "faster per step" in done.stdout
+    assert (run.folder.path / "trace.json.gz").exists()
+
+
+def test_exchanges_are_split_by_the_shortest_without_waiting(tmp_path: Path) -> None:
+    store = dist.HashStore()
+    lengths = [ExchangeLengths(store, rank, 2) for rank in range(2)]
+    ledgers = [TimeLedger(), TimeLedger()]
+    writers = [EventWriter(tmp_path / f"{rank}.jsonl") for rank in range(2)]
+    recorders = [WatchRecorder(*one) for one in zip(lengths, writers, ledgers, strict=True)]
+    for step in range(1, 4):
+        for seconds, recorder in zip((0.02, 0.005), recorders, strict=True):
+            recorder.mark("backward")
+            time.sleep(seconds)
+            recorder.exchanged(8, 8)
+            recorder.count(1)
+            recorder.close(step)
+    for one, written in ((1, 0), (0, 3), (1, 3)):  # of what rank 0 took, rank 1 knows nothing yet
+        recorders[one].settle()
+        assert ledgers[one].totals().steps == written
+    totals = [ledger.totals() for ledger in ledgers]
+    assert [one.steps for one in totals] == [3, 3]
+    assert totals[0].seconds["wait"] == pytest.approx(3 * 0.015, rel=0.5)
+    assert totals[1].seconds["wait"] == 0
+    recorders[0].mark("backward")
+    recorders[0].exchanged(8, 8)
+    recorders[0].close(4)
+    begun = time.perf_counter()
+    recorders[0].finish(4, patience=0.05)  # rank 1 is gone
+    assert time.perf_counter() - begun < 1
+    assert ledgers[0].totals().seconds["communicate"] > 0
+    for writer in writers:
+        writer.close()
+
+
+def loop(optimizer: torch.optim.Optimizer, model: nn.Module, steps: int = 8) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(4, 2)).sum().backward()
+        optimizer.step()
+
+
+def watched_model(monkeypatch: pytest.MonkeyPatch, home: Path) -> tuple[nn.Module, torch.optim.Optimizer]:
+    monkeypatch.setattr(ScriptProcess, "current", None)
+    monkeypatch.chdir(home)
+    model = nn.Linear(2, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_watching_stops_and_starts_again_in_another_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = watched_model(monkeypatch, tmp_path)
+    for _ in range(2):
+        watching = paceline.watch(model, optimizer)
+        with pytest.raises(UsageError, match="twice"):
+            paceline.watch(model, optimizer)
+        loop(optimizer, model)
+        watching.stop()
+        loop(optimizer, model, 3)
+    found = [read_summary(RunFolder(path)) for path in (tmp_path / "runs").iterdir()]
+    assert [(one.steps, one.samples) for one in found] == [(8, 32)] * 2
+    assert not model._forward_pre_hooks
+
+
+def test_what_goes_wrong_in_watching_does_not_end_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs").write_text("no folder")
+    model, optimizer = watched_model(monkeypatch, tmp_path)
+    before = model.weight.clone()
+    paceline.watch(model, optimizer)
+    loop(optimizer, model)
+    assert not torch.equal(model.weight, before)
+    said = capsys.readouterr().err
+    assert said.count("paceline.watch has stopped") == 1
+    assert "is not a folder" in said
+
+
+def test_an_optimizer_that_computes_gradients_itself_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = watched_model(monkeypatch, tmp_path)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 2)).pow(2).sum()
+        loss.backward()
+        return loss
+
+    watching = paceline.watch(model, optimizer)
+    for _ in range(3):
+        optimizer.step(closure)
+    watching.stop()
+    (path,) = (tmp_path / "runs").iterdir()
+    steps = [one for one in read_events(RunFolder(path).events(0)) if one.is_step]
+    assert [one.spans[0].kind for one in steps[1:]] == ["data"] * 2
+    assert all("backward" in {span.kind for span in one.spans} for one in steps)
+
+
+def test_what_a_script_does_by_itself_can_be_recorded_and_not_be_chosen() -> None:
+    process = ScriptProcess(script="s.py", info=None, heartbeat=None, observe=None, runs=Path("runs"))  # type: ignore[arg-type]
+    for name in WATCHED:
+        assert name not in STRATEGIES
+        with pytest.raises(UsageError, match="what a script does by itself"):
+            check_settings(process.settings(name, "identity", (8, 8)))
+    assert observe(build_strategy("ddp"), 2, 1.0, "ddp") == observe(build_strategy("all-reduce"), 2, 1.0, "")
+    with pytest.raises(UsageError, match="not known"):
+        observe(build_strategy("own"), 2, 1.0, "own")
