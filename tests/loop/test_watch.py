@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from test_loop import PAIR, run_pair, trained
 from torch import nn
 
 import paceline
@@ -24,7 +25,6 @@ from paceline.strategies import STRATEGIES, WATCHED, build_strategy
 from paceline.studies.findings import find
 from paceline.studies.predict.observe import observe
 from paceline.studies.recorded import read_recorded
-from test_loop import PAIR, run_pair, trained
 
 TRAINED = 6 * 16 + 16 + 16 * 5 + 5 + 3
 

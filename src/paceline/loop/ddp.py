@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.collectives.traffic import broadcast_bytes, ring_bytes
 from paceline.strategies import build_strategy
 
+
 @dataclass
 class DDPExchanges:
     """``gradient`` and ``buffers`` are the bytes that this worker sends and receives for each."""
