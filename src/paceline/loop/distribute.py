@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Self
 
 import torch
-import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -29,16 +29,17 @@ def distribute(
     """Join the run as one of its workers, with this model and optimizer; all workers begin with rank 0's model.
 
     Call it once the model is on its device and the optimizer made, and before the first step. Under torchrun, or
-    whatever sets its variables, each process is one worker; in a plain ``python script.py`` there is one.
+    whatever sets its variables, each process is one worker; in a plain ``python script.py`` there is one. Where the
+    default group of torch.distributed is formed already, its ranks are the workers.
     """
     process = ScriptProcess.here()
     process.check_free()
     settings = process.settings(strategy, codec, (1,) * process.info.workers)
     _check_strategy(settings)
-    if dist.is_initialized():
+    if isinstance(model, DistributedDataParallel):
         raise UsageError(
-            "torch.distributed is initialized already, and distribute() does that itself; leave out "
-            "init_process_group() and DistributedDataParallel"
+            "the model is in a DistributedDataParallel, which averages gradients too; give distribute() the model "
+            "itself"
         )
     steps = LoopSteps(process, settings, model, optimizer)
     process.join(steps)
@@ -65,6 +66,16 @@ class LoopWorker:
     def shard(self, loader: "DataLoader[Any]") -> "DataLoader[Any]":
         """This worker's part of a loader's samples, as many batches as every other worker's."""
         return shard(loader, self.rank, self.workers, self._steps.seed)
+
+    def close(self) -> None:
+        """Add up what all workers did: before the process group is destroyed, and else when the script ends."""
+        ScriptProcess.here().close(failed=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        ScriptProcess.here().close(failed=kind is not None)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
+from paceline.loop.group import process_of_group
 from paceline.records.summary import Observer
 from paceline.reports.progress import ConsoleObserver, Tee
 from paceline.reports.trace import TraceObserver
@@ -56,12 +57,12 @@ class ScriptProcess:
         """This process's, by the variables of its launcher; without a launcher there is one worker."""
         if cls.current is None:
             cls.current = cls._of_environment()
-            atexit.register(cls.current.close)
+            atexit.register(cls.current.end)
         return cls.current
 
     @classmethod
     def _of_environment(cls) -> "ScriptProcess":
-        info, stack = ProcessInfo.from_environment(), ExitStack()
+        info, stack = process_of_group(ProcessInfo.from_environment()), ExitStack()
         launched = info is not None
         info = info or ProcessInfo()
         runs = Path("runs") if launched else Path(stack.enter_context(TemporaryDirectory(prefix="paceline-")))
@@ -112,9 +113,11 @@ class ScriptProcess:
                 "optimizer; put what is trained into one module, and call one of them once"
             )
 
-    def close(self) -> None:
+    def end(self) -> None:
         """The script has ended: by itself, or by an exception that nothing has caught."""
-        failed = getattr(sys, "last_value", None) is not None
+        self.close(failed=getattr(sys, "last_value", None) is not None)
+
+    def close(self, *, failed: bool) -> None:
         joined, self.joined = self.joined, None
         try:
             if joined and failed:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from paceline.errors import RunFailed, UsageError
+from paceline.errors import RunFailed, UsageError, say_on_stderr
 from paceline.loop.phases import LoopPhases
 from paceline.loop.process import ScriptProcess
 from paceline.loop.replica import LoopReplica, LoopRun, prepare_script
@@ -92,6 +92,13 @@ class LoopSteps(LoopPhases):
 
     def finish(self) -> None:
         """The script has ended: add up what all workers did."""
+        if self.comm.gone:
+            say_on_stderr(
+                "the script has destroyed its process group before the run was added up, so that its record has no "
+                "summary; call worker.close() first"
+            )
+            self.abandon()
+            return
         self._remove_hooks()
         run = self.run
         with self._stack:

@@ -49,6 +49,8 @@ class ProcessInfo:
     launcher: int | None = None
     secret_file: Path | None = None
     """Where the run's secret is; None where the processes of one host agree on one."""
+    secret_of: int | None = None
+    """For which process they agree on it; None is their parent."""
     again: dict[str, Any] = field(default_factory=dict, hash=False)
     """The settings of a command on this host that resumes the run."""
     resume: Path | None = None
@@ -91,7 +93,7 @@ class ProcessInfo:
             nodes=_count(environ, "GROUP_WORLD_SIZE", max(node_rank + 1, workers // max(local_workers, 1))),
             address=environ["MASTER_ADDR"],
             port=_count(environ, "MASTER_PORT"),
-            secret_file=Path(environ[SECRET_FILE]).absolute() if environ.get(SECRET_FILE) else None,
+            secret_file=named_secret_file(environ),
             known_by=known_by,
         )
         ours = msgspec.json.decode(environ.get(VARIABLE, "{}"))
@@ -121,6 +123,10 @@ class ProcessInfo:
         return replace(
             known, rank=self.rank - before, local_rank=self.local_rank, local_workers=local_workers
         )
+
+
+def named_secret_file(environ: Mapping[str, str] = os.environ) -> Path | None:
+    return Path(environ[SECRET_FILE]).absolute() if environ.get(SECRET_FILE) else None
 
 
 def file_stem(rank: int, role: Role = "worker") -> str:

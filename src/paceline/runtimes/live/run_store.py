@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import msgspec
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import Store
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 from torch.distributed.rendezvous import rendezvous
 
 from paceline.errors import RunFailed, UsageError
@@ -190,7 +190,7 @@ class MemberStore(RunStore):
         """The launcher's own store, in which rank 0 announces the port of the run's store, which it keeps."""
         where = f"{tcp(info.address, info.port)}?rank={number}&world_size={processes}"
         try:
-            store: Store = next(iter(rendezvous(where, timeout=timeout)))[0]
+            store: Store = default_store() or next(iter(rendezvous(where, timeout=timeout)))[0]
         except dist.DistNetworkError as error:
             if "EADDRINUSE" not in str(error):
                 raise
@@ -235,6 +235,11 @@ class MemberStore(RunStore):
 
     def _keys(self) -> list[str]:
         return [self._key(rank) for rank in range(self._workers)]
+
+
+def default_store() -> Store | None:
+    """The store of the default group of torch.distributed, where a script has formed it already."""
+    return PrefixStore("paceline", _get_default_store()) if dist.is_initialized() else None
 
 
 def port_number(value: bytes) -> int:

@@ -74,14 +74,14 @@ class Secret:
 def run_secret(info: ProcessInfo) -> Iterator[Secret]:
     """The secret of a process's run; until the context is left, the processes of one host find it in a file.
 
-    Under another launcher they share one that the first makes, in a file named for their common parent.
+    Under another launcher they share one that the first makes, in a file named for a process that all know.
     """
     if info.secret_file is not None:
         yield Secret.read(info.secret_file)
         return
     if info.nodes > 1:
         raise UsageError(f"a run on {info.nodes} hosts {NEEDED}")
-    file = agreed_file(info.port)
+    file = agreed_file(info.port, info.secret_of)
     try:
         yield agree(file)
     except BaseException:
@@ -91,19 +91,20 @@ def run_secret(info: ProcessInfo) -> Iterator[Secret]:
         file.unlink(missing_ok=True)
 
 
-def agreed_file(port: int) -> Path:
-    """Where the children of this process's parent agree on a secret; those of parents that are gone are removed.
+def agreed_file(port: int, common: int | None = None) -> Path:
+    """Where processes that have one in common, or a parent, agree on a secret; those of processes gone are removed.
 
-    Containers may share the folder: whether a parent is gone shows only in its own PID namespace, which is in the name.
+    Containers may share the folder: whether one is gone shows only in its own PID namespace, which is in the name.
     """
     folder, namespace = _own_folder(), Path("/proc/self/ns/pid").stat().st_ino
+    common = common or os.getppid()
     mine = f"paceline-ranks-{os.geteuid()}-{namespace}"
     for file in folder.glob(f"{mine}-*"):
         with suppress(OSError, ValueError):
-            parent, started, *_ = file.name.removeprefix(f"{mine}-").split("-")
-            if _started(int(parent)) != started:
+            other, started, *_ = file.name.removeprefix(f"{mine}-").split("-")
+            if _started(int(other)) != started:
                 file.unlink()
-    return folder / f"{mine}-{os.getppid()}-{_started(os.getppid())}-{port}"
+    return folder / f"{mine}-{common}-{_started(common)}-{port}"
 
 
 def _started(process: int) -> str:

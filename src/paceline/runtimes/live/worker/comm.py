@@ -55,6 +55,11 @@ class SoloComm:
     members: tuple[int, ...] = (0,)
     """The ranks that take part, as of the last call; the first one reports."""
 
+    @property
+    def gone(self) -> bool:
+        """Whether the script has destroyed the group that this uses."""
+        return False
+
     def sum(self, tensor: Tensor) -> None:
         """Replace every worker's tensor by the sum of all."""
 
@@ -118,7 +123,7 @@ class SoloComm:
 class ProcessGroupComm(SoloComm):
     alone = False
     _group: dist.ProcessGroup | None = None
-    """Of its sums; None is the default group."""
+    """Its own beside the default group, which the script has formed; None is the default group."""
     _swaps = False
     """Whether two ranks exchange by messages of their own, which Gloo has of CPU tensors only."""
 
@@ -142,18 +147,26 @@ class ProcessGroupComm(SoloComm):
             self._store.close()
             raise
         run = info.launch.name if info.launch else str(info.port)
-        dist.init_process_group(
-            self._backend,
-            store=PrefixStore("torch", self._store),
-            rank=info.rank,
-            world_size=info.workers,
-            timeout=timeout,
-            device_id=self._device if self._backend == "nccl" else None,
-            pg_options=shm.Options(run=run, warn=note) if self._backend == "shm" else None,
-        )
-        group = dist.group.WORLD
+        pg_options = shm.Options(run=run, warn=note) if self._backend == "shm" else None
+        if dist.is_initialized():
+            self._group = dist.new_group(timeout=timeout, backend=self._backend, pg_options=pg_options)
+        else:
+            dist.init_process_group(
+                self._backend,
+                store=PrefixStore("torch", self._store),
+                rank=info.rank,
+                world_size=info.workers,
+                timeout=timeout,
+                device_id=self._device if self._backend == "nccl" else None,
+                pg_options=pg_options,
+            )
+        group = self._group or dist.group.WORLD
         if isinstance(group, shm.SharedMemoryGroup) and max(group.comm.team_sizes) == 1:
             self.transport = "gloo"  # no two workers can share memory
+
+    @property
+    def gone(self) -> bool:
+        return not dist.is_initialized()
 
     def sum(self, tensor: Tensor) -> None:
         if not self._swaps or not swaps(self.workers, tensor.nbytes):
@@ -161,7 +174,7 @@ class ProcessGroupComm(SoloComm):
             return
         # Both workers add the same two numbers, so both get the same sum to the last bit.
         other = torch.empty_like(tensor)
-        swap(tensor, 1 - self.rank, other, 1 - self.rank)
+        swap(tensor, 1 - self.rank, other, 1 - self.rank, group=self._group)
         tensor.add_(other)
 
     def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
@@ -219,7 +232,7 @@ class ProcessGroupComm(SoloComm):
         received[self.rank].copy_(vectors[self.rank])
         for far in range(1, self.workers):  # by pairwise exchange, which is what it is priced as
             to, source = (self.rank + far) % self.workers, (self.rank - far) % self.workers
-            swap(vectors[to], to, received[source], source, _CODED)
+            swap(vectors[to], to, received[source], source, _CODED, self._group)
         return received
 
     def start(self, task: Callable[[], None]) -> PendingSum:
@@ -229,11 +242,11 @@ class ProcessGroupComm(SoloComm):
 
     def minimum(self, tensor: Tensor) -> None:
         there = tensor.to(self._device)
-        dist.all_reduce(there, dist.ReduceOp.MIN)
+        dist.all_reduce(there, dist.ReduceOp.MIN, group=self._group)
         tensor.copy_(there)
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
-        dist.broadcast(tensor, root)
+        dist.broadcast(tensor, root, group=self._group)
 
     def exchange(self, document: Any) -> list[Any]:
         return self._store.exchange(document)
@@ -253,14 +266,17 @@ class ProcessGroupComm(SoloComm):
         """
         if not failed:
             self._store.leave()
-            dist.destroy_process_group()
+            dist.destroy_process_group(self._group)
         self._tasks.close(0)
         self._store.close()
         with suppress(RuntimeError):
-            if failed and self._backend in ("nccl", "shm") and dist.group.WORLD is not None:
-                dist.group.WORLD.abort()
+            group = self._group or dist.group.WORLD
+            if self.gone:
+                return
+            if failed and self._backend in ("nccl", "shm") and group is not None:
+                group.abort()
             if failed and (self._backend == "shm" or (self._backend == "gloo" and self._idle())):
-                dist.destroy_process_group()
+                dist.destroy_process_group(self._group)
 
 
 class ScheduledComm(ProcessGroupComm):
@@ -297,15 +313,22 @@ class ScheduledComm(ProcessGroupComm):
         return traffic_of_all(self._schedule, size, element, self._schedule.segments(size))[self.rank]
 
 
-def swap(given: Tensor, to: int, taken: Tensor, source: int, tag: int = 0) -> None:
+def swap(
+    given: Tensor,
+    to: int,
+    taken: Tensor,
+    source: int,
+    tag: int = 0,
+    group: dist.ProcessGroup | None = None,
+) -> None:
     """Send to one rank while receiving from one, which may be the same.
 
     The receive goes first. Gloo sends no tensor before the receiver has said that it is ready for it, and it says so
     on the connection that its own tensors take: behind one that is under way, the word would come when that is over,
     and the two directions would take turns.
     """
-    arriving = dist.irecv(taken, source, tag=tag)
-    leaving = dist.isend(given, to, tag=tag)
+    arriving = dist.irecv(taken, source, group, tag)
+    leaving = dist.isend(given, to, group, tag)
     assert arriving is not None
     assert leaving is not None
     arriving.wait()

@@ -1,0 +1,54 @@
+"""A process whose script, or whoever has started it, has formed the default group of torch.distributed already."""
+
+import os
+
+import msgspec
+import torch.distributed as dist
+
+from paceline.collectives.schedule import number_hosts
+from paceline.errors import UsageError
+from paceline.runtimes.live.process_info import ProcessInfo, host_name, named_secret_file
+from paceline.runtimes.live.run_store import default_store
+from paceline.shm.host import host_id
+
+
+class _Member(msgspec.Struct, array_like=True):
+    """What each rank tells the others; the store takes values from anybody, so each is read as its type."""
+
+    host: str
+    process: int
+    address: str
+
+
+def process_of_group(info: ProcessInfo | None) -> ProcessInfo | None:
+    """The rank and the host of this process, by the group if there is one; ``info`` is what the environment says.
+
+    All ranks of the group ask at the same time. The group stays as it is: the run has one of its own beside it.
+    """
+    store = default_store()
+    if store is None:
+        return info
+    rank, workers = dist.get_rank(), dist.get_world_size()
+    if info and (info.rank, info.workers) != (rank, workers):
+        raise UsageError(
+            f"this process is rank {rank} of {workers} in the group that init_process_group() has formed, and "
+            f"{info.known_by} says rank {info.rank} of {info.workers}; call distribute() where they are the same"
+        )
+    if info and info.launch:
+        return info
+    mine = _Member(host_id(), os.getpid(), info.address if info else host_name())
+    store.set(f"member/{rank}", msgspec.json.encode(mine).decode())
+    members = [msgspec.json.decode(store.get(f"member/{one}"), type=_Member) for one in range(workers)]
+    nodes = number_hosts([member.host for member in members])
+    here = [other for other in range(workers) if nodes[other] == nodes[rank]]
+    return ProcessInfo(
+        rank=rank,
+        workers=workers,
+        local_rank=here.index(rank),
+        local_workers=len(here),
+        node_rank=nodes[rank],
+        nodes=max(nodes) + 1,
+        address=members[0].address,
+        secret_file=named_secret_file(),
+        secret_of=members[0].process,
+    )
