@@ -32,6 +32,8 @@ def test_a_slowed_rank_is_named_at_the_end_of_its_run(runs: Path) -> None:
     told = re.search(r"waiting for rank 1, which computes ([\d.]+)x as long", slow["sentence"])
     assert told, slow
     assert 1.7 < float(told[1]) < 3.0
+    assert slow["remedies"]
+    assert all(one["gain"] > 1.1 for one in slow["remedies"]), "what is named is predicted to help"
     assert "slow-rank" not in (Path(folder(runs, "healthy")) / "findings.json").read_text()
 
 

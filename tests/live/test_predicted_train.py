@@ -12,7 +12,7 @@ from paceline.studies.calibrate.record import plain_device
 from paceline.studies.recorded import read_recorded
 
 TRAIN = ("train", "--model", "mlp", "--iterations", "6", "--threads", "1", "--evaluate-every", "never")
-OFFER = f"paceline: no profile of this machine: {MAKE}, and every run is predicted"
+OFFER = f"paceline: no profile of this machine: {MAKE}; then every run is predicted"
 
 
 def cache(folder):

@@ -236,7 +236,7 @@ def test_shape_of_a_job_is_that_of_its_model() -> None:
 def test_what_cannot_be_simulated_is_refused() -> None:
     with pytest.raises(UsageError, match=r"a target accuracy of 0\.9 needs gradients"):
         time_only(make_cluster(2), target_accuracy=0.9)
-    with pytest.raises(UsageError, match="an evaluation every 1 epochs needs gradients"):
+    with pytest.raises(UsageError, match="an evaluation every 1 epoch needs gradients"):
         time_only(make_cluster(2), evaluate=Cadence(1))
     with pytest.raises(UsageError, match="2 workers contradict the cluster, which has 3"):
         time_only(make_cluster(3), batch_sizes=(8, 8))

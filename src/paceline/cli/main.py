@@ -7,9 +7,18 @@ import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from inspect import Parameter
 from traceback import extract_tb
+from typing import Literal, get_args, get_origin
 
-from cyclopts import App, CycloptsError, UnknownOptionError, UnusedCliTokensError
+from cyclopts import (
+    App,
+    Argument,
+    CycloptsError,
+    MissingArgumentError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
 from paceline import __version__
 from paceline.errors import RunFailed, UsageError, is_users, raised, unknown
@@ -121,6 +130,17 @@ def _complain(sentence: str, code: int) -> int:
     return code
 
 
+def _missing(error: MissingArgumentError, argument: Argument) -> str:
+    """An option without its value, or one that is needed and is not there; with its choices, if it has some."""
+    option, *_ = argument.names
+    positional = argument.field_info.kind is not Parameter.KEYWORD_ONLY
+    name = f"the argument {option.removeprefix('--').upper()}" if positional and not error.keyword else option
+    choices = (
+        f": {', '.join(map(str, get_args(argument.hint)))}" if get_origin(argument.hint) is Literal else ""
+    )
+    return f"{name} {'needs a value' if error.keyword else 'is missing'}{choices}"
+
+
 def _one_sentence(error: CycloptsError) -> str:
     command = " ".join(["paceline", *(error.command_chain or ())])
     if isinstance(error, UnknownOptionError):
@@ -130,6 +150,8 @@ def _one_sentence(error: CycloptsError) -> str:
         words = f"unknown option {option!r}{f'; did you mean {near[0]!r}?' if near else ''}"
     elif isinstance(error, UnusedCliTokensError):
         words = f"{' '.join(error.unused_tokens or ())!r} is not expected: options begin with --"
+    elif isinstance(error, MissingArgumentError) and error.argument is not None:
+        words = _missing(error, error.argument)
     else:
         words = " ".join(str(error).split()).rstrip(".")
     return f"{words[:1].lower()}{words[1:]} (see '{command} --help')"

@@ -172,7 +172,7 @@ def _expect(settings: "Settings", offer: bool, run: Started) -> "Expectation | N
     known = profile.exists()
     # Of workers with several threads no links are measured, so that a profile would predict one worker only.
     if offer and not known and run.subject is not None and run.threads == 1:
-        say_on_stderr(f"no profile of this machine: {MAKE}, and every run is predicted")
+        say_on_stderr(f"no profile of this machine: {MAKE}; then every run is predicted")
     if run.probe is None and not known:
         return None
     from paceline.reports.forecast import expect

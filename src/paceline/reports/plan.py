@@ -193,6 +193,9 @@ def left_out_lines(plan: TrainingPlan) -> list[str]:
         )
     if plan.left_out:
         total = sum(one.count for one in plan.left_out)
+        if len(plan.left_out) == 1:
+            (only,) = plan.left_out
+            return [*lines, f"{total} left out, such as {only.example}: {only.reason}."]
         told_ones = [f"{one.count} ({one.example}): {one.reason}" for one in plan.left_out[:MOST_REASONS]]
         more = len(plan.left_out) - MOST_REASONS
         ending = f"; and {counted(more, 'other reason')}" if more > 0 else ""

@@ -39,7 +39,8 @@ class Cadence:
         return self.count if self.unit == "steps" else self.count * steps_per_epoch
 
     def __str__(self) -> str:
-        return f"{self.count} {self.unit}" if self.count else "never"
+        unit = self.unit.removesuffix("s") if self.count == 1 else self.unit
+        return f"{self.count} {unit}" if self.count else "never"
 
 
 @dataclass(frozen=True, kw_only=True)

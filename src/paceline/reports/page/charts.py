@@ -62,12 +62,13 @@ def line_chart(
     band: tuple[str, str] | None = None,
     from_zero: bool = False,
     dots: bool = True,
+    doubling: Sequence[float] = (),
 ) -> Spec:
     """A line for each value of the field "series", in the order given; ``band`` are the fields of its range.
 
-    ``dots`` mark the points, where they are few.
+    ``dots`` mark the points, where they are few. ``doubling`` are all values of x where these grow by factors.
     """
-    across = _across(x, x_title)
+    across = _across(x, x_title) if not doubling else _doubling(x, x_title, doubling)
     shared = {"x": across, "color": _series_colour(series)}
     axis = alt.Axis(format=".0%" if percent else ",~r")
     up = alt.Y(f"{y}:Q", title=y_title, scale=alt.Scale(zero=from_zero), axis=axis)
@@ -102,13 +103,22 @@ def _across(field: str, title: str) -> alt.X:
     return alt.X(f"{field}:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=axis)
 
 
-def marked_line_chart(*, y: str, y_title: str, series: Sequence[str], marks: bool) -> Spec:
-    """Lines over the seconds of a run; rows with a field "mark" are upright lines, such as its evaluations."""
+def _doubling(field: str, title: str, values: Sequence[float]) -> alt.X:
+    """An axis on which each factor of 2 is as wide as any other, with these values marked."""
+    scale = alt.Scale(type="log", base=2, nice=False)
+    return alt.X(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(values=list(values), format=","))
+
+
+def marked_line_chart(*, y: str, y_title: str, series: Sequence[str], marks: bool, dots: bool) -> Spec:
+    """Lines over the seconds of a run; rows with a field "mark" are upright lines, such as its evaluations.
+
+    ``dots`` mark the points, where they are few: a line of one point would not be seen.
+    """
     across = _across("seconds", "time (s)")
     lines = (
         _chart()
         .transform_filter("datum.mark == null")
-        .mark_line(strokeWidth=1.8)
+        .mark_line(point=alt.OverlayMarkDef(size=24) if dots else False, strokeWidth=1.8)
         .encode(
             x=across,
             y=alt.Y(f"{y}:Q", title=y_title, axis=alt.Axis(format="~s")),
@@ -234,12 +244,7 @@ def histogram_chart(*, x: str, x_title: str, order: Sequence[str]) -> Spec:
 
 def scaling_chart(*, series: Sequence[str], workers: Sequence[int]) -> Spec:
     """Speed-up by workers with its interval, beside the dotted line of as many times as fast as workers."""
-    across = alt.X(
-        "workers:Q",
-        title="workers",
-        scale=alt.Scale(type="log", base=2),
-        axis=alt.Axis(values=list(workers), format="~s"),
-    )
+    across = _doubling("workers", "workers", workers)
     up = alt.Y(
         "speed_up:Q",
         title="speed-up over one worker",

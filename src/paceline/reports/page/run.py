@@ -32,6 +32,7 @@ from paceline.reports.page.time_figures import pace_figure, system_figures, time
 from paceline.reports.summary import after_warm_up, run_answer
 from paceline.reports.text import counted, ms_digits
 from paceline.runtimes.config import Config
+from paceline.runtimes.settings import Cadence
 from paceline.strategies import RECORDED
 from paceline.studies.compare import RunComparison, compared_run
 from paceline.studies.findings import find
@@ -193,7 +194,7 @@ def _flat(document: Mapping[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value in document.items():
         if isinstance(value, Mapping) and set(value) == {"count", "unit"}:
-            found[key] = f"{value['count']} {value['unit']}" if value["count"] else "never"
+            found[key] = str(Cadence(**value))
         elif isinstance(value, Mapping):
             group = "slow rank" if key == "slow" else key
             found |= {f"{group} {name}": text for name, text in _flat(value).items()}

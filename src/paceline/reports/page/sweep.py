@@ -62,7 +62,13 @@ def _speed_blocks(result: SweepResult) -> tuple[Figure, ...]:
             sentence="How many times as many samples a second as what it is compared with; every prediction was stored "
             "before its cell was measured.",
             spec=charts.line_chart(
-                x="place", x_title=over, y="speed_up", y_title="speed-up", series=series, from_zero=True
+                x="place",
+                x_title=over,
+                y="speed_up",
+                y_title="speed-up",
+                series=series,
+                from_zero=True,
+                doubling=sorted({row["place"] for row in rows}),
             ),
             rows=rows,
             columns={"series": "what", "place": over, "speed_up": "speed-up"},

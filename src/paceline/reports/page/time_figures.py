@@ -169,6 +169,7 @@ def system_figures(run: RecordedRun) -> tuple[Figure, ...]:
                 y_title=unit,
                 series=list(dict.fromkeys(row["series"] for row in rows)),
                 marks=bool(marks),
+                dots=len(rows) <= MOST_DOTS,
             ),
             rows=(*rows, *marks),
             columns={"series": "of", "seconds": "time (s)", field: unit},
