@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from collectives_predicted import hosts
+from collectives_predicted import hosts, ip, namespace
 
 PACELINE = (sys.executable, "-m", "paceline")
 LONGEST = 240
@@ -52,17 +53,40 @@ def write_secret(folder: Path) -> Path:
 def spread(command: Sequence[str], count: int, rate: str, meet_at: int = 0) -> list[str]:
     """Run one command in so many namespaces, as a launcher would start it; what each printed."""
     with hosts(count, rate) as names:
-        crew = [_start(name, number, count, command, meet_at) for number, name in enumerate(names)]
-        try:
-            said = [one.communicate(timeout=LONGEST)[0] for one in crew]
-        finally:
-            for one in crew:
-                if one.poll() is None:
-                    one.send_signal(signal.SIGTERM)
-                    one.wait()
+        return spread_over(names, command, meet_at)
+
+
+def spread_over(names: Sequence[str], command: Sequence[str], meet_at: int = 0) -> list[str]:
+    """The same in namespaces that are there."""
+    crew = [_start(name, number, len(names), command, meet_at) for number, name in enumerate(names)]
+    try:
+        said = [one.communicate(timeout=LONGEST)[0] for one in crew]
+    finally:
+        for one in crew:
+            if one.poll() is None:
+                one.send_signal(signal.SIGTERM)
+                one.wait()
     codes = [one.returncode for one in crew]
     assert not any(codes), f"exit codes {codes}"
     return said
+
+
+@contextmanager
+def far_hosts(delay: float) -> Iterator[list[str]]:
+    """Two namespaces between which every packet is under way for so many seconds, with addresses as others have."""
+    names = [f"paceline-bench-{os.getpid()}-{letter}" for letter in "ab"]
+    ends = [f"{name},eth0,10.79.0.{number}/24" for number, name in enumerate(names, start=1)]
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(namespace(name))
+            ip("-n", name, "link", "set", "lo", "up")
+        relay = Path(__file__).with_name("_delay_link.py")
+        words = [sys.executable, "-S", str(relay), str(delay), *ends]
+        link = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
+        stack.callback(link.kill)
+        assert link.stdout is not None
+        assert link.stdout.readline() == "ready\n"
+        yield names
 
 
 def _start(

@@ -109,7 +109,7 @@ def key_numbers(run: RecordedRun) -> dict[str, str]:
         numbers["samples/s"] = f"{samples_per_second(run):,.0f}"
     if expected is not None and step.total:
         numbers["predicted step"] = (
-            f"{show_seconds(expected.step)} ({100 * (expected.step / step.total - 1):+.0f} %)"
+            f"{show_seconds(expected.step)} ({100 * (expected.step / step.total - 1):+.0f}\u00a0%)"
         )
     if sent := sent_per_step(run):
         numbers["sent a step and worker"] = show_bytes(sent)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import cache, partial
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -80,6 +81,8 @@ class WorkerRun(StepHooks):
         self._share, self._measured = 1.0, False
         self._reducing: effects.Gradient = effects.Gradient()
         self._loss, self._seen = 0.0, 0
+        self._started = 0.0
+        """What the host's clock read when its ranks began; 0 where workers do not start together."""
         self._profiler: StepProfiler | None = None
 
     def profile(self, steps: ProfiledSteps) -> None:
@@ -151,8 +154,14 @@ class WorkerRun(StepHooks):
             probe = self._probe() if start_together else None
             self.records.started(self.position.progress, self.replica.base_rate, probe)
             if start_together:
+                self._agree_on_start()
                 self.comm.barrier()
             yield events
+
+    def _agree_on_start(self) -> None:
+        """Ranks of a host read the same clock: it counts from the same moment, or spans of one would be drawn apart."""
+        moments = self.comm.exchange(perf_counter())
+        self._started = moments[min(self.records.local)]
 
     def conclude(self, ending: Ending, sampler: SystemSampler | None) -> Summary:
         """Add up what all workers recorded, when nothing more is."""
@@ -188,7 +197,8 @@ class WorkerRun(StepHooks):
         # Workers of servers share no exchange whose lengths they could compare.
         compared = SoloComm() if self.prepared.servers else self.comm
         replica = self.me if self.prepared.strategy.replicated else None
-        self.recorder = StepRecorder(compared, events, self.records.ledger, self.me.now, replica)
+        passed = perf_counter() - self._started if self._started else 0.0
+        self.recorder = StepRecorder(compared, events, self.records.ledger, self.me.now + passed, replica)
         self._reductions = Reductions(self.me, self.replica, self.comm, self._compressor, self.recorder, stop)
         self._handlers: dict[type, Callable[[Any], object]] = {
             effects.Clock: self._clock,

@@ -1,0 +1,86 @@
+"""The README's pictures, made from real runs on this machine: the report, its timeline, and the chart of a sweep.
+
+The machine is calibrated, so that what is shown beside the measured was predicted. Then two workers train, one of them
+slowed down, which the report's findings name; and 'paceline bench scaling' sweeps batch sizes. Pages are opened in a
+headless Chromium and photographed, in light and in dark. With --out the profile, the run and the sweep are kept, and a
+second time only what is missing is made. Exit code 3 where a file is larger than a page of documentation should load.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from _browser import browser, open_report, picture, show
+
+PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+LARGEST = 200_000
+"""Bytes of a picture."""
+TRAIN = ("train", "--slow", "1=2.5", "--epochs", "60", "--checkpoint-every", "20 epochs", "--name", "uneven")
+SWEEP = ("bench", "scaling", "--workers", "1,2", "--batch-size", "8,16,32,64,128")
+WIDTH, HEIGHT, SCALE = 1100, 920, 1.25
+"""CSS pixels of the window, of the report's picture from the top, and pixels of a picture to each."""
+
+
+def paceline(home: Path, *words: str) -> None:
+    """Run a command in a folder; its profile of the machine is in there too."""
+    done = subprocess.run(
+        [sys.executable, "-m", "paceline", *words],
+        cwd=home,
+        env={**os.environ, "XDG_CACHE_HOME": str(home / "cache"), "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        sys.exit(f"'paceline {' '.join(words)}' ended with {done.returncode}:\n{done.stderr}")
+
+
+def only(home: Path, pattern: str, words: Sequence[str]) -> Path:
+    """What a command makes; it is run where that is not there yet."""
+    if not list(home.glob(pattern)):
+        print(f"paceline {' '.join(words)}", file=sys.stderr)
+        paceline(home, *words)
+    (found,) = home.glob(pattern)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--calibrate", type=float, default=60.0, help="seconds to measure computing")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of training in each run of the sweep")
+    parser.add_argument("--out", type=Path, help="keep the profile, the run and the sweep here")
+    parser.add_argument("--pictures", type=Path, default=PICTURES, help="where they are written")
+    options = parser.parse_args()
+    options.pictures.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="paceline-") as name:
+        home = (options.out or Path(name)).absolute()
+        home.mkdir(exist_ok=True)
+        only(home, "cache/paceline/profile-*", ("calibrate", "machine", "--seconds", str(options.calibrate)))
+        run = only(home, "runs/*-uneven-*", TRAIN)
+        sweep = only(home, "sweeps/*", (*SWEEP, "--seconds", str(options.seconds)))
+        paceline(home, "report", str(run))
+        shutil.copy(sweep / "chart.svg", options.pictures / "scaling.svg")
+        with browser(Path(name) / "chromium") as chrome:
+            for scheme in ("light", "dark"):
+                show(chrome, WIDTH, 900, scheme, SCALE)
+                if not open_report(chrome, run / "report.html"):
+                    sys.exit("the report's charts are not drawn")
+                picture(chrome, options.pictures / f"report-{scheme}.png", "html", HEIGHT)
+                timeline = "section:has(#timeline)"
+                picture(chrome, options.pictures / f"timeline-{scheme}.png", timeline, margin=8)
+    large = 0
+    for file in sorted(options.pictures.iterdir()):
+        size = file.stat().st_size
+        large += size > LARGEST
+        print(f"{file.name}: {size / 1000:.0f} kB{' (too large)' if size > LARGEST else ''}")
+    return 3 if large else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
