@@ -98,3 +98,17 @@ def test_the_study_in_the_docs_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(shown("convergence.md", "run_study"), "convergence.md", "exec"), {})
     assert capsys.readouterr().out.startswith("local-sgd:period=8 reaches ")
+
+
+def test_pictures_are_small_and_shown():
+    """If this failed, a reader would wait for a page, or see the frame of a picture that is not there."""
+    text = (ROOT / "README.md").read_text()
+    named = {
+        ROOT / name
+        for name in re.findall(r'(?:src|srcset)="([^"]+)"|\]\((docs/pictures/[^)]+)\)', text)
+        for name in name
+        if name
+    }
+    kept = set((ROOT / "docs" / "pictures").iterdir())
+    assert kept == named
+    assert all(file.stat().st_size <= 200_000 for file in kept)

@@ -108,7 +108,7 @@ def test_a_prediction_stands_beside_what_was_measured(foretold, served):
     assert rows["step"] == ("200.0", "318.7", "-37 %")
     assert rows["wait"] == ("0.0", "77.5", "-100 %")
     assert predicted_table(served) is None
-    assert dict(page_of(foretold).numbers)["predicted step"] == "200 ms (-37 %)"
+    assert dict(page_of(foretold).numbers)["predicted step"] == "200 ms (-37\u00a0%)"
 
 
 def test_the_timeline_shows_recorded_spans_and_no_pause(reduced):

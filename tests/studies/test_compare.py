@@ -18,7 +18,8 @@ from paceline.studies.compare import ComparedRun, RunComparison, SpeedDifference
 from paceline.studies.findings.find import Diagnosis
 from paceline.studies.findings.observed import ObservedSteps
 from paceline.studies.predict.forecast import RunForecast
-from paceline.studies.predict.prediction import PredictionRow
+from paceline.studies.predict.prediction import Basis, Prediction, PredictionRow, StrategyPrediction
+from paceline.studies.recorded import read_recorded
 from recorded_runs import GOLDEN, made_up, totals
 
 STEP = StepBreakdown(data=1e-4, forward=4e-3, backward=8e-3, communicate=4e-4, wait=1e-4, apply=4e-4)
@@ -147,6 +148,23 @@ def test_a_run_is_compared_with_its_own_prediction(tmp_path: Path) -> None:
     assert comparison.differences[0].ratio == pytest.approx(32 / 0.3 / 100.4, rel=0.01)
     assert comparison.sides[0].total_spread == pytest.approx(0.02 / 1.2816)
     assert "of a prediction, that of its own interval" in " ".join(comparison_text(comparison).split())
+
+
+def test_a_prediction_of_another_model_is_told(tmp_path: Path) -> None:
+    """If this failed, a run of a small model would look slow beside the prediction of a large one."""
+    file = tmp_path / "other.json"
+    basis = Basis(level="catalogue", compute="x", links="x", interval="x")
+    series = (StrategyPrediction(strategy="all-reduce", rows=(row(),), findings=None),)
+    other = Prediction(
+        name="x", parameters=7, scaling="weak", batch=16, cost_model="x", basis=basis, series=series
+    )
+    write_json(file, to_document(other))
+    parameters = read_recorded(GOLDEN / "all-reduce").summary.parameters
+    told = [one for one in warnings(compare([GOLDEN / "all-reduce", file])) if "parameters" in one]
+    assert told == [
+        f"number of parameters differs: 7 in {file} (all-reduce, 2 workers), {parameters:,} in "
+        f"{GOLDEN / 'all-reduce'}."
+    ]
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,13 @@ def _letters(comparison: RunComparison) -> list[str]:
 def _comparable(comparison: RunComparison) -> tuple[str, list[float]]:
     """A unit in which sides of different global batches can be compared, and what a step's seconds are in it."""
     samples, unit = (comparison.epoch, "s an epoch") if comparison.epoch else (1e6, "us a sample")
-    return unit, [samples / side.samples for side in comparison.sides]
+    scales = [samples / side.samples for side in comparison.sides]
+    if (
+        comparison.epoch
+        and min(one.step.total * each for one, each in zip(comparison.sides, scales, strict=True)) < 1
+    ):
+        unit, scales = "ms an epoch", [1e3 * each for each in scales]
+    return unit, scales
 
 
 def _table(comparison: RunComparison, unit: str, scales: list[float], *, differs: bool) -> list[str]:

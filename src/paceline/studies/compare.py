@@ -31,6 +31,8 @@ SAME_BATCH = 0.01
 OTHER_RANK = 1.2
 """How many times as uneven the ranks of the slower run are before a slow rank explains the difference."""
 
+MODEL_SIZE = "number of parameters"
+
 Group = Literal["communication", "waiting", "computing", "data", "the rest", "a slow rank"]
 Source = Literal["live", "virtual", "prediction"]
 
@@ -180,6 +182,8 @@ class RunComparison:
             for other in others
             for name, value in first.conditions.items()
             if name in other.conditions and other.conditions[name] != value
+            # Of two runs it is known what they train; a prediction only says how large it is.
+            if not (name == MODEL_SIZE and "job" in first.conditions and "job" in other.conditions)
         ]
 
 
@@ -229,6 +233,7 @@ def _conditions(run: RecordedRun) -> dict[str, str]:
     settings, job = run.config.settings, run.config.settings.job
     known: dict[str, Any] = {
         "job": job.path or f"{job.model} on {job.data}",
+        MODEL_SIZE: f"{run.summary.parameters:,}",
         "precision": job.precision or "fp32",
         "batch a worker": ",".join(map(str, sorted({*settings.batch_sizes}))),
         "mini-batches a step": job.accumulate or 1,
@@ -276,11 +281,12 @@ def _of_file(path: Path, wanted: set[int]) -> list[ComparedRun]:
     if not path.exists():
         raise UsageError(f"{path} does not exist: name a run folder, or the file of a prediction")
     rows = _rows(path)
-    chosen = [(name, row) for name, row in rows if row.workers in wanted] or rows
-    return [_of_row(name, row) for name, row in chosen]
+    chosen = [one for one in rows if one[-1].workers in wanted] or rows
+    return [_of_row(*one) for one in chosen]
 
 
-def _rows(path: Path) -> list[tuple[str, PredictionRow]]:
+def _rows(path: Path) -> list[tuple[str, int | None, PredictionRow]]:
+    """Names, the number of parameters where it is known, and rows."""
     document = read_json(path)
     kind = document.get("kind") if isinstance(document, dict) else None
     try:
@@ -290,12 +296,16 @@ def _rows(path: Path) -> list[tuple[str, PredictionRow]]:
                 raise UsageError(
                     f"{path} predicts no step: no profile of the machine was there when it was made"
                 )
-            return [(f"{path}", row)]
+            return [(f"{path}", None, row)]
         if kind == "prediction":
-            series = from_document(document, Prediction).series
+            prediction = from_document(document, Prediction)
             return [
-                (f"{path} ({one.strategy}, {row.workers} worker{'s' * (row.workers > 1)})", row)
-                for one in series
+                (
+                    f"{path} ({one.strategy}, {row.workers} worker{'s' * (row.workers > 1)})",
+                    prediction.parameters,
+                    row,
+                )
+                for one in prediction.series
                 for row in one.rows
             ]
     except ValueError as error:
@@ -309,7 +319,8 @@ def _rows(path: Path) -> list[tuple[str, PredictionRow]]:
     )
 
 
-def _of_row(name: str, row: PredictionRow) -> ComparedRun:
+def _of_row(name: str, parameters: int | None, row: PredictionRow) -> ComparedRun:
+    size = {} if parameters is None else {MODEL_SIZE: f"{parameters:,}"}
     return ComparedRun(
         name=name,
         source="prediction",
@@ -319,5 +330,5 @@ def _of_row(name: str, row: PredictionRow) -> ComparedRun:
         total_spread=(row.high - row.low) / 2 / IN_80_PERCENT,
         rate=row.rate,
         sent=row.sent,
-        conditions={"batch a worker": str(row.batch)},
+        conditions={**size, "batch a worker": str(row.batch)},
     )

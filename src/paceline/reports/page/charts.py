@@ -136,7 +136,7 @@ def marked_line_chart(*, y: str, y_title: str, series: Sequence[str], marks: boo
     rules = (
         _chart()
         .transform_filter("datum.mark != null")
-        .mark_rule(opacity=0.75)
+        .mark_rule(opacity=0.5)
         .encode(
             x=across,
             stroke=alt.Stroke(
@@ -287,7 +287,7 @@ def bar_chart(*, x: str, x_title: str, names: Sequence[str]) -> Spec:
             y=alt.Y(
                 "of:N", title=None, sort=list(names), axis=alt.Axis(labelLimit=180, ticks=False, domain=False)
             ),
-            x=alt.X(f"{x}:Q", title=x_title, axis=alt.Axis(format="~s")),
+            x=alt.X(f"{x}:Q", title=x_title, axis=alt.Axis(format="~s", tickCount=5)),
             tooltip=[alt.Tooltip("of:N", title="of"), alt.Tooltip(f"{x}:Q", title=x_title, format=",.4~g")],
         )
     )

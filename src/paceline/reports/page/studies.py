@@ -146,7 +146,7 @@ def prediction_page(path: Path) -> ReportPage:
                 title="What it rests on",
                 blocks=(
                     Paragraph(f"Level: {basis.level}. Compute: {basis.compute}. Links: {basis.links}."),
-                    Paragraph(basis.interval),
+                    Paragraph(f"Interval: {basis.interval}."),
                 ),
             ),
         ),
@@ -335,7 +335,12 @@ def _contention_blocks(profile: Profile) -> Iterator[Any]:
             title="How workers on one host slow each other down",
             sentence="How many times as long computing takes with this many workers at it; 1 is as long as alone.",
             spec=charts.line_chart(
-                x="workers", x_title="workers", y="factor", y_title="times as long", series=series
+                x="workers",
+                x_title="workers",
+                y="factor",
+                y_title="times as long",
+                series=series,
+                doubling=sorted({row["workers"] for row in rows}),
             ),
             rows=rows,
             columns={"series": "workers that", "workers": "workers", "factor": "times as long"},
@@ -345,5 +350,7 @@ def _contention_blocks(profile: Profile) -> Iterator[Any]:
 
 def _machine_table(profile: Profile) -> PageTable:
     shown = {**profile.machine, **{f"version of {name}": text for name, text in profile.versions.items()}}
+    if isinstance(memory := shown.pop("memory_bytes", None), int):
+        shown["memory"] = show_bytes(memory)
     rows = tuple((key.replace("_", " "), str(value)) for key, value in shown.items() if value is not None)
     return PageTable(caption="The machine that was measured", titles=("what", "value"), rows=rows, texts=2)

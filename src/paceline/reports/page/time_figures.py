@@ -22,7 +22,7 @@ LOOKED_AT = 1000
 """Records from the middle of the run on, among which those steps are looked for."""
 MOST_SPANS = 3000
 """That a browser draws and moves without delay."""
-MOST_MARKS = 40
+MOST_MARKS = 12
 """Evaluations and checkpoints over a chart; more would hide it."""
 BLOCKS = 64
 """How many places of a run are looked at for the time of its steps."""
@@ -158,7 +158,7 @@ def system_figures(run: RecordedRun) -> tuple[Figure, ...]:
         return ()
     marks = mark_rows(run)
     legend = charts.mark_legend(marks)
-    told = " Upright lines are evaluations and checkpoints." if marks else ""
+    told = f" Upright lines are evaluations and checkpoints{_left_out(run)}." if marks else ""
     return tuple(
         Figure(
             name=f"system-{field}",
@@ -193,6 +193,11 @@ def system_figures(run: RecordedRun) -> tuple[Figure, ...]:
             ),
         )
     )
+
+
+def _left_out(run: RecordedRun) -> str:
+    many = len(run.rows)
+    return f", {MOST_MARKS} of {many:,} evaluations among them" if many > MOST_MARKS else ""
 
 
 def _cpu(run: RecordedRun) -> list[dict[str, Any]]:

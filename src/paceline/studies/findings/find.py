@@ -195,8 +195,8 @@ class Diagnosis:
         for load in self.seen.run.summary.loads:
             if load.wanted > load.cores:
                 sentence = (
-                    f"{load.wanted} threads compute on {load.cores} cores of {load.host}, so they take turns: use "
-                    "fewer workers, or fewer threads each."
+                    f"{load.wanted} threads compute on {load.cores} cores of {load.host}, so they take turns: "
+                    f"no more than {load.cores} compute at once."
                 )
                 yield Finding(kind="oversubscribed", sentence=sentence, share=1 - load.cores / load.wanted)
 
