@@ -24,6 +24,7 @@ from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.request import LiveOptions, ProcessTask
 from paceline.runtimes.live.run_store import check_equal
 from paceline.runtimes.live.worker import recorder as recorder_module
+from paceline.runtimes.live.worker import run as run_module
 from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
 from paceline.runtimes.live.worker.recorder import StepRecorder
 from paceline.runtimes.live.worker.records import gather_totals
@@ -428,6 +429,17 @@ def test_a_worker_that_has_saved_waits_for_the_others_and_does_not_stand_still(c
         "exchange: waits",
         "checkpoint: commits",
     ]
+
+
+def test_ranks_of_a_host_count_from_the_same_moment(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this failed, what ranks do at once would be drawn apart, or by another host's clock."""
+    monkeypatch.setattr(run_module, "perf_counter", clock)
+    run = object.__new__(WorkerRun)
+    run.comm = ScriptedGroup(documents=[[3, 99.5], [1, 7.0]])  # type: ignore[assignment]
+    run.comm.rank = 4  # type: ignore[misc]
+    run.records = SimpleNamespace(local=(3, 4))  # type: ignore[assignment]
+    run._agree_on_start()
+    assert run._started == 99.5
 
 
 def test_totals_stand_at_the_place_of_their_rank(tmp_path: Path) -> None:

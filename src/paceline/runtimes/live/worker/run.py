@@ -160,8 +160,8 @@ class WorkerRun(StepHooks):
 
     def _agree_on_start(self) -> None:
         """Ranks of a host read the same clock: it counts from the same moment, or spans of one would be drawn apart."""
-        moments = self.comm.exchange(perf_counter())
-        self._started = moments[min(self.records.local)]
+        told = self.comm.exchange([self.comm.rank, perf_counter()])
+        _, self._started = min((rank, moment) for rank, moment in told if rank in self.records.local)
 
     def conclude(self, ending: Ending, sampler: SystemSampler | None) -> Summary:
         """Add up what all workers recorded, when nothing more is."""
