@@ -2,7 +2,7 @@ import statistics
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from paceline.records.spans import KINDS, Span, StepRecord, TimeLedger, Totals
@@ -181,6 +181,7 @@ def test_one_worker_sends_nothing_and_an_unsampled_run_claims_no_cpu():
 
 
 @settings(max_examples=30)
+@example(scale=0.03125, slowdown=2.0)
 @given(scale=st.floats(1e-4, 1e5), slowdown=st.floats(1, 50))
 def test_the_text_fits_80_columns_for_steps_of_any_length(scale, slowdown):
     one, two = totals(scale=scale, first=99), totals(scale=scale, slowdown=slowdown, first=99)

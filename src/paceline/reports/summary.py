@@ -153,7 +153,8 @@ def _step_table(workers: Workers, blocks: bool, predicted: StepBreakdown | None 
     drawn = [bar(share, width, blocks) for share in shares]
     if typical.hidden:
         place = list(PARTS).index("communicate")
-        drawn[place] = f"{drawn[place]} ({1e3 * typical.hidden:.{digits}f} hidden)".lstrip()
+        beside = drawn[place] if len(columns) < 5 else ""  # a terminal has no room for both
+        drawn[place] = f"{beside} ({1e3 * typical.hidden:.{digits}f} hidden)".lstrip()
     exchanged = any(step.communicate or step.wait for step in (typical, mean, predicted or typical))
     widths = [7 if title == "%" else max(9, 2 + len(title)) for title in columns]
     lines = [_step_line("where a step went", list(columns), widths, "")]

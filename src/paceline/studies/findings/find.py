@@ -88,7 +88,7 @@ class Diagnosis:
         loading = seen.step(rank).data - sum(seen.step(one).data for one in others) / len(others)
         if loading > longer / 2:
             return ", most of it for its data"
-        return ", as --slow asks" if rank in seen.run.config.settings.slow else ""
+        return ", as the setting slow says" if rank in seen.run.config.settings.slow else ""
 
     def communication(self) -> Iterator[Finding]:
         seen = self.seen
