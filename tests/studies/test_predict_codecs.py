@@ -57,10 +57,9 @@ def test_with_servers_both_ways_are_shorter():
 @pytest.mark.parametrize("rate", [2e9, 1e11])
 def test_servers_that_encode_for_many_workers_are_approximated(rate, link):
     """Rounds in which the links, the servers or the workers take longest."""
-    for spec in ("half", "top-k"):
-        for workers, servers, jitter in ((24, 1, 0.0), (16, 2, 0.2)):
-            setup = coded(workers, "ps", spec, rate, servers=servers, link=link, jitter=jitter)
-            assert approximate_bounded(setup).seconds == pytest.approx(by_events(setup).seconds, rel=0.15)
+    for spec, workers, servers, jitter in (("half", 24, 1, 0.0), ("top-k", 12, 2, 0.2)):
+        setup = coded(workers, "ps", spec, rate, servers=servers, link=link, jitter=jitter)
+        assert approximate_bounded(setup).seconds == pytest.approx(by_events(setup).seconds, rel=0.15)
 
 
 def test_a_server_has_to_decode_and_to_encode_for_every_worker():
