@@ -21,7 +21,17 @@ class ParseError(UsageError):
 
 
 class RunFailed(RuntimeError):
-    """A run that started and could not finish: the message is the root cause; the command exits with 1."""
+    """A run that started and could not finish: the message is the root cause; the command exits with its ``code``."""
+
+    code = 1
+
+
+class ScriptExited(RunFailed):
+    """A script that has ended its run with an exit code of its own, which is the command's too."""
+
+    def __init__(self, sentence: str, code: int) -> None:
+        super().__init__(sentence)
+        self.code = code
 
 
 class Diverged(RunFailed):

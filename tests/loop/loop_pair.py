@@ -1,5 +1,7 @@
 """One worker of a loop: ``loop_pair.py HOW OUT``, where HOW is ddp, plain, average or what distribute() takes.
 
+``launched`` is distribute() with what the command line says.
+
 ``watch-ddp``, ``watch-plain`` and ``watch-bare`` are watched; the last is DDP, of which the bare module is given, and
 whose rank 1 is slow.
 """
@@ -40,6 +42,9 @@ def main(how: str, out: str, steps: str = str(STEPS)) -> None:
         rank = dist.get_rank()
         if how == "ddp":
             called = nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+    elif how == "launched":
+        worker = paceline.distribute(model, optimizer)
+        rank = worker.rank
     elif how != "plain":
         spec, _, codec = how.partition("+")
         worker = paceline.distribute(model, optimizer, strategy=spec, codec=codec or "identity")

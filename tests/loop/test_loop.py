@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from command import run_python, start_python
+from command import run_paceline, run_python, start_python
 from paceline.errors import UsageError
 from paceline.loop.distribute import distribute
 from paceline.loop.process import ScriptProcess
@@ -38,6 +38,9 @@ def run_pair(*words: str, cwd: Path) -> list[str]:
 
 def trained(how: str, tmp_path: Path) -> dict[str, torch.Tensor]:
     out = tmp_path / "model.pt"
+    if how.startswith("run "):
+        run_paceline(*how.split(), PAIR, "launched", str(out), cwd=tmp_path)
+        return torch.load(out)
     if how == "plain" or how.startswith("one:"):
         done = run_python(PAIR, how.removeprefix("one:"), str(out), cwd=tmp_path)
         assert done.returncode == 0, done.stderr
@@ -53,6 +56,8 @@ def trained(how: str, tmp_path: Path) -> dict[str, torch.Tensor]:
         ("all-reduce:bucket=64B,first_bucket=64B", "ddp", 1e-6),
         ("local-sgd:period=4", "average", 1e-6),
         ("all-reduce+half", "ddp", 0.01),
+        ("run --strategy local-sgd:period=4", "average", 1e-6),
+        ("run --codec half", "ddp", 0.01),
         ("one:all-reduce", "plain", 0.0),
         ("one:diloco:period=4,outer_lr=1,outer_momentum=0", "plain", 1e-6),
     ],

@@ -30,6 +30,7 @@ FLAGS = (*HELP, VERSION)
 
 COMMANDS = {
     "train": ("train:train", "Train for real: on this machine, or on several."),
+    "run": ("run:run", "Run your own script as each worker: its loop, any strategy."),
     "reshard": ("train:reshard", "Make a stopped run ready for another number of workers."),
     "simulate": ("simulate:simulate", "Run the same training in virtual time, on a simulated cluster."),
     "predict": ("predict:predict", "Predict how fast a training will go, on hardware that you do not have."),
@@ -78,6 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         app = make_app()
         if arguments and arguments[0] in COMMANDS:
             app.help_epilogue = None  # which every command would show too
+        if arguments[:1] == ["run"]:
+            from paceline.cli.run import end_options
+
+            arguments = end_options(app, arguments)
         code = app(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except CycloptsError as error:
@@ -85,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as mistake:
         return _complain(str(mistake), BAD_USAGE)
     except RunFailed as failure:
-        return _complain(str(failure), FAILED)
+        return _complain(str(failure), failure.code)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

@@ -195,8 +195,8 @@ class RunOptions:
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
-class KeepOptions:
-    """What is kept and shown."""
+class FolderOptions:
+    """What is kept of a run."""
 
     runs: Annotated[Path | None, Parameter(group=RECORD)] = None
     """Where run folders are made (default runs)."""
@@ -204,17 +204,12 @@ class KeepOptions:
     """What to call the run (default: the job)."""
     tensorboard: Annotated[bool, Parameter(group=RECORD, negative=(), show_default=False)] = False
     """Write TensorBoard event files into the run folder as well."""
-    as_json: Annotated[bool, Parameter(name="--json", group=RECORD, negative=(), show_default=False)] = False
-    """One JSON document on stdout instead of text."""
 
     def __post_init__(self) -> None:
         if self.tensorboard and not find_spec("tensorboard"):
             raise UsageError(
                 "--tensorboard needs the tensorboard package: pip install 'paceline[tensorboard]'"
             )
-
-    def given(self) -> list[str]:
-        return [option for option in given_options(self) if option != "--json"]
 
     @property
     def parent(self) -> Path:
@@ -227,13 +222,34 @@ class KeepOptions:
         expect: "Expect" = lambda _: None,
         diagnose: "Diagnose" = lambda _: (),
     ) -> "list[Observer]":
-        from paceline.reports.progress import ConsoleObserver, JsonObserver
         from paceline.reports.tensorboard import TensorBoardObserver
 
-        shown: Observer = ConsoleObserver(clock=clock, expect=expect, diagnose=diagnose)
-        if self.as_json:
-            shown = JsonObserver(to_document(settings), expect=expect, diagnose=diagnose)
+        shown = self.shown(settings, clock, expect, diagnose)
         return [TensorBoardObserver(), shown] if self.tensorboard else [shown]
+
+    def shown(self, _: Settings, clock: str, expect: "Expect", diagnose: "Diagnose") -> "Observer":
+        from paceline.reports.progress import ConsoleObserver
+
+        return ConsoleObserver(clock=clock, expect=expect, diagnose=diagnose)
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class KeepOptions(FolderOptions):
+    """What is kept and shown."""
+
+    as_json: Annotated[bool, Parameter(name="--json", group=RECORD, negative=(), show_default=False)] = False
+    """One JSON document on stdout instead of text."""
+
+    def given(self) -> list[str]:
+        return [option for option in given_options(self) if option != "--json"]
+
+    def shown(self, settings: Settings, clock: str, expect: "Expect", diagnose: "Diagnose") -> "Observer":
+        from paceline.reports.progress import JsonObserver
+
+        if self.as_json:
+            return JsonObserver(to_document(settings), expect=expect, diagnose=diagnose)
+        return super().shown(settings, clock, expect, diagnose)
 
 
 @Parameter(name="*")
@@ -282,6 +298,23 @@ class PlaceOptions:
         if info.nodes > 1:
             raise UsageError(f"a run on {info.nodes} hosts {NEEDED}")
         return info
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class ProcessOptions(PlaceOptions):
+    """How worker processes talk to each other, and when one of them counts as lost."""
+
+    backend: Annotated[str | None, Parameter(group=WHERE)] = None
+    """Backend: shm, gloo or nccl (default shm on one host, nccl on cuda, gloo across hosts or with a schedule)."""
+    threads: Annotated[int | None, Whole, Parameter(group=WHERE)] = None
+    """Threads a worker computes with (default 1, or as OMP_NUM_THREADS says), however many workers there are."""
+    timeout: Annotated[float | None, Parameter(group=WHERE)] = None
+    """Seconds that a worker waits in an exchange before it fails (default 300)."""
+    hang_timeout: Annotated[float | None, Parameter(group=WHERE)] = None
+    """Seconds that a process may make no progress before it is ended (default 120); it is reported after about 8."""
+    silence: Annotated[float | None, Parameter(group=WHERE)] = None
+    """Seconds without a heartbeat after which a worker (with servers) or a host counts as lost (default 20)."""
 
 
 def run_workers(where: PlaceOptions, workers: int, task: WorkerTask) -> int:

@@ -16,7 +16,7 @@ from paceline.cli.options import (
     RECORD,
     WHERE,
     KeepOptions,
-    PlaceOptions,
+    ProcessOptions,
     RunOptions,
     Whole,
     given,
@@ -44,21 +44,11 @@ _JOINERS_OWN = ("--device", "--threads", "--timeout", "--secret-file", "--join",
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
-class WhereOptions(PlaceOptions):
+class WhereOptions(ProcessOptions):
     """None means that an option was not given."""
 
     device: Annotated[Literal["cpu", "cuda"] | None, Parameter(group=WHERE)] = None
     """What computes (default cpu)."""
-    backend: Annotated[str | None, Parameter(group=WHERE)] = None
-    """Backend: shm, gloo or nccl (default shm on one host, nccl on cuda, gloo across hosts or with a schedule)."""
-    threads: Annotated[int | None, Whole, Parameter(group=WHERE)] = None
-    """Threads a worker computes with (default 1, or as OMP_NUM_THREADS says), however many workers there are."""
-    timeout: Annotated[float | None, Parameter(group=WHERE)] = None
-    """Seconds that a worker waits in an exchange before it fails (default 300)."""
-    hang_timeout: Annotated[float | None, Parameter(group=WHERE)] = None
-    """Seconds that a process may make no progress before it is ended (default 120); it is reported after about 8."""
-    silence: Annotated[float | None, Parameter(group=WHERE)] = None
-    """Seconds without a heartbeat after which a worker (with servers) or a host counts as lost (default 20)."""
     profile_steps: Annotated[str | None, Parameter(group=RECORD)] = None
     """Run the torch profiler in these steps of every worker, such as 20-24, and keep its traces in profile/."""
     join: Annotated[str | None, Parameter(group=WHERE)] = None
@@ -148,7 +138,7 @@ def train(
             options=live,
             observe=lambda settings: Tee(
                 [
-                    *keep.observers(settings, "wall", partial(_expect, settings, offer), _diagnose),
+                    *keep.observers(settings, "wall", partial(_expect, settings, offer), diagnose),
                     TraceObserver(),
                     ReportObserver(make=resume.report, quiet=keep.as_json),
                 ]
@@ -180,7 +170,7 @@ def _expect(settings: "Settings", offer: bool, run: Started) -> "Expectation | N
     return expect(settings, run, profile if known else None)
 
 
-def _diagnose(folder: Path) -> "Sequence[Finding]":
+def diagnose(folder: Path) -> "Sequence[Finding]":
     from paceline.reports.findings import diagnose
 
     return diagnose(folder)

@@ -12,30 +12,29 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from paceline.errors import UsageError
-from paceline.loop.process import ScriptProcess
+from paceline.loop.process import ScriptProcess, check_script
 from paceline.loop.sharding import shard
 from paceline.loop.steps import NUMBERS, LoopSteps
-from paceline.runtimes.prepare import check_settings
-from paceline.runtimes.settings import Settings
 
 
 def distribute(
     model: nn.Module,
     optimizer: Optimizer,
     *,
-    strategy: str = "all-reduce",
-    codec: str = "identity",
+    strategy: str | None = None,
+    codec: str | None = None,
 ) -> "LoopWorker":
     """Join the run as one of its workers, with this model and optimizer; all workers begin with rank 0's model.
 
     Call it once the model is on its device and the optimizer made, and before the first step. Under torchrun, or
-    whatever sets its variables, each process is one worker; in a plain ``python script.py`` there is one. Where the
-    default group of torch.distributed is formed already, its ranks are the workers.
+    whatever sets its variables, each process is one worker, and so it is under ``paceline run``, whose strategy and
+    codec win; in a plain ``python script.py`` there is one. Where the default group of torch.distributed is formed
+    already, its ranks are the workers. The strategy is all-reduce where nobody names one.
     """
     process = ScriptProcess.here()
     process.check_free()
-    settings = process.settings(strategy, codec, (1,) * process.info.workers)
-    _check_strategy(settings)
+    settings = process.settings(*process.choose(strategy, codec), (1,) * process.info.workers)
+    check_script(settings)
     if isinstance(model, DistributedDataParallel):
         raise UsageError(
             "the model is in a DistributedDataParallel, which averages gradients too; give distribute() the model "
@@ -44,17 +43,6 @@ def distribute(
     steps = LoopSteps(process, settings, model, optimizer)
     process.join(steps)
     return LoopWorker(steps)
-
-
-def _check_strategy(settings: Settings) -> None:
-    strategy, name = check_settings(settings), f"strategy {settings.strategy!r}"
-    instead = "choose all-reduce, local-sgd, post-local or diloco, or train a job with 'paceline train'"
-    if strategy.served:
-        raise UsageError(f"{name} keeps the parameters on servers, which a script's run has not; {instead}")
-    if strategy.learner_plan.count != 1:
-        raise UsageError(f"{name} trains several models a worker, and a script has one; {instead}")
-    if strategy.partition(settings.workers).clients:
-        raise UsageError(f"{name} divides the data among clients, and a script has its own; {instead}")
 
 
 class LoopWorker:
@@ -75,7 +63,7 @@ class LoopWorker:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        ScriptProcess.here().close(failed=kind is not None)
+        ScriptProcess.here().close(failed=kind is not None and not self._steps.stopped)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 
 import torch
 
-from paceline.errors import UsageError
+from paceline.errors import UsageError, say_on_stderr
 from paceline.jobs.spec import JobSpec
 from paceline.loop.group import process_of_group
 from paceline.records.summary import Observer
@@ -21,13 +21,31 @@ from paceline.reports.trace import TraceObserver
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.request import LiveOptions, ProcessTask
+from paceline.runtimes.prepare import check_settings, short_codec
+from paceline.runtimes.session import Ending
 from paceline.runtimes.settings import Cadence, Settings
+from paceline.specs import shorten
+from paceline.strategies import STRATEGIES
+from paceline.strategies.base import Strategy
+
+NO_STRATEGY = "none"
+"""What is named in place of a strategy where the workers are only started, and perhaps measured."""
 
 
 class Joined(Protocol):
     """What a script has joined a run with."""
 
-    def finish(self) -> None: ...
+    @property
+    def agrees(self) -> bool:
+        """Whether all workers stop at the same step when one is asked to; else a signal interrupts at once."""
+        ...
+
+    @property
+    def stopped(self) -> bool:
+        """Whether they have agreed to, and this worker has reached that step."""
+        ...
+
+    def finish(self) -> Ending: ...
 
     def abandon(self) -> None: ...
 
@@ -48,8 +66,17 @@ class ScriptProcess:
     """Whether there is no launcher: then nothing is kept, unless the script asks for it by ``watch``."""
     records: int = 0
     """How many ``watch`` has begun."""
+    name: str = ""
+    """What to call the run; else it is called as the script is."""
+    strategy: str | None = None
+    """As the command line says, which wins; ``NO_STRATEGY`` where nothing is to be distributed."""
+    codec: str | None = None
     options: LiveOptions = field(default_factory=LiveOptions)
+    stop_requested: Callable[[], bool] = lambda: False
+    """Without a launcher of ours, Ctrl-C ends the script where it is."""
+    before_hard_end: Callable[[Callable[[], None]], None] = lambda _: None
     joined: Joined | None = None
+    has_joined: bool = False
     stack: ExitStack = field(default_factory=ExitStack)
 
     @classmethod
@@ -77,15 +104,28 @@ class ScriptProcess:
             stack=stack,
         )
 
+    def choose(self, strategy: str | None, codec: str | None) -> tuple[str, str]:
+        """What the command line says, else what the script does, else the defaults."""
+        if self.strategy == NO_STRATEGY:
+            raise UsageError(
+                f"{self.script} calls distribute(), and the run was started with strategy {NO_STRATEGY}, which "
+                "distributes nothing; leave that out, or name a strategy"
+            )
+        if strategy is not None and self.strategy is not None:
+            used, named = (shorten(one, STRATEGIES) for one in (self.strategy, strategy))
+            self._say_overruled("strategy", used, named)
+        if codec is not None and self.codec is not None:
+            self._say_overruled("codec", short_codec(self.codec), short_codec(codec))
+        return self.strategy or strategy or Settings.strategy, self.codec or codec or Settings.codec
+
+    def _say_overruled(self, what: str, used: str, named: str) -> None:
+        if used != named and self.info.rank == 0:
+            say_on_stderr(
+                f"the {what} is {used}, as the command line says, and not {named}, as the script does"
+            )
+
     def settings(self, strategy: str, codec: str, batch_sizes: tuple[int, ...]) -> Settings:
-        return Settings(
-            job=JobSpec(path=self.script),
-            strategy=strategy,
-            codec=codec,
-            batch_sizes=batch_sizes,
-            evaluate=Cadence(0),
-            checkpoint=Cadence(0),
-        )
+        return script_settings(self.script, strategy, codec, batch_sizes)
 
     def task(self, settings: Settings) -> ProcessTask:
         return ProcessTask(
@@ -94,8 +134,9 @@ class ScriptProcess:
             info=self.info,
             runs=self.runs,
             heartbeat=self.heartbeat,
-            stop_requested=lambda: False,  # Ctrl-C ends the script where it is
-            name=Path(self.script).stem,
+            stop_requested=self.stop_requested,
+            before_hard_end=self.before_hard_end,
+            name=self.name or self.script.removesuffix(".py"),
         )
 
     @cached_property
@@ -104,7 +145,7 @@ class ScriptProcess:
         return torch.initial_seed()
 
     def join(self, joined: Joined) -> None:
-        self.joined = joined
+        self.joined, self.has_joined = joined, True
 
     def check_free(self) -> None:
         if self.joined is not None:
@@ -113,21 +154,48 @@ class ScriptProcess:
                 "optimizer; put what is trained into one module, and call one of them once"
             )
 
-    def end(self) -> None:
+    def close(self, *, failed: bool) -> Ending:
         """The script has ended: by itself, or by an exception that nothing has caught."""
-        self.close(failed=getattr(sys, "last_value", None) is not None)
-
-    def close(self, *, failed: bool) -> None:
         joined, self.joined = self.joined, None
-        try:
+        with self.stack:
             if joined and failed:
                 joined.abandon()
             elif joined:
-                joined.finish()
-        finally:
-            self.stack.close()
+                return joined.finish()
+        return "budget"
+
+    def end(self) -> None:
+        """The interpreter ends."""
+        self.close(failed=getattr(sys, "last_value", None) is not None)
 
 
 def script_name(path: str) -> str:
     """As records name it; a colon would make it an import path."""
     return (Path(path).name or "script").replace(":", "-")
+
+
+def script_settings(
+    script: str, strategy: str, codec: str, batch_sizes: tuple[int, ...], servers: int = 1
+) -> Settings:
+    return Settings(
+        job=JobSpec(path=script),
+        strategy=strategy,
+        codec=codec,
+        batch_sizes=batch_sizes,
+        servers=servers,
+        evaluate=Cadence(0),
+        checkpoint=Cadence(0),
+    )
+
+
+def check_script(settings: Settings) -> Strategy:
+    """Build the strategy; refuse what a script's loop cannot do."""
+    strategy, name = check_settings(settings), f"strategy {settings.strategy!r}"
+    instead = "choose all-reduce, local-sgd, post-local or diloco, or train a job with 'paceline train'"
+    if strategy.served:
+        raise UsageError(f"{name} keeps the parameters on servers, which a script's run has not; {instead}")
+    if strategy.learner_plan.count != 1:
+        raise UsageError(f"{name} trains several models a worker, and a script has one; {instead}")
+    if strategy.partition(settings.workers).clients:
+        raise UsageError(f"{name} divides the data among clients, and a script has its own; {instead}")
+    return strategy

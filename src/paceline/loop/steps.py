@@ -7,6 +7,7 @@ up to its next gradient after it.
 
 from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -48,6 +49,8 @@ class LoopSteps(LoopPhases):
         self, process: ScriptProcess, settings: Settings, model: nn.Module, optimizer: Optimizer
     ) -> None:
         self._process, self.settings = process, settings
+        if next(model.parameters()).is_cuda:  # as the script has it
+            process.options = replace(process.options, device="cuda")
         self._observer = process.observe(settings)
         self.comm: SoloComm = join_group(process.info, process.options, note=self._observer.noted)
         check_equal(self.comm.exchange({"strategy": settings.strategy, "codec": settings.codec}))
@@ -90,7 +93,15 @@ class LoopSteps(LoopPhases):
             self.run.recorder.mark("evaluate")
             self.run.recorder.close(self.run.me.clock)
 
-    def finish(self) -> None:
+    @property
+    def agrees(self) -> bool:
+        return self.run is not None
+
+    @property
+    def stopped(self) -> bool:
+        return self._ending == "interrupted"
+
+    def finish(self) -> Ending:
         """The script has ended: add up what all workers did."""
         if self.comm.gone:
             say_on_stderr(
@@ -98,7 +109,7 @@ class LoopSteps(LoopPhases):
                 "summary; call worker.close() first"
             )
             self.abandon()
-            return
+            return self._ending
         self._remove_hooks()
         run = self.run
         with self._stack:
@@ -110,6 +121,7 @@ class LoopSteps(LoopPhases):
                 run.conclude(self._ending, self._sampler)
         self.comm.close()
         self._observer.close()
+        return self._ending
 
     def abandon(self) -> None:
         """The script has failed: keep what was recorded, and let the other workers notice at once."""
@@ -163,7 +175,7 @@ class LoopSteps(LoopPhases):
         try:
             effect = next(self._computations)
         except StopIteration as end:
-            self._ending = end.value
+            self._ending = end.value or self._ending  # None again, where the script does not stop
             raise KeyboardInterrupt from None
         if type(effect) is not expected:
             raise RunFailed(

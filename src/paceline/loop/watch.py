@@ -302,8 +302,9 @@ class WatchedSteps(LoopPhases):
             )
         return found
 
-    def finish(self) -> None:
+    def finish(self) -> Ending:
         self._conclude("budget")
+        return "budget"
 
     def abandon(self) -> None:
         self._conclude("interrupted")

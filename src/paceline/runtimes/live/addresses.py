@@ -65,6 +65,16 @@ def interface_towards(address: str, port: int) -> str | None:
     return None
 
 
+def free_port(address: str) -> int:
+    """A port that nobody listens on; 0 where the address is another host's."""
+    family, own = resolve(address, 0)
+    try:
+        with socket.create_server((own, 0), family=family) as found:
+            return int(found.getsockname()[1])
+    except OSError:
+        return 0
+
+
 def raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)

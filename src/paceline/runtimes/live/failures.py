@@ -25,18 +25,18 @@ _Cause = Literal["killed", "exited", "error", "mistake", "hung", "diverged"]
 _Effect = Literal["lost-host", "lost-peer", "stopped", "interrupted", "check", "abandoned", "expelled"]
 FailureKind = Literal[_Cause, _Effect]
 _SENTENCES: dict[FailureKind, str] = {
-    "killed": "{who} died {when} ({message})",
-    "exited": "{who} died {when} ({message})",
-    "error": "{who} failed {when}: {message}{where}",
+    "killed": "{who} died{when} ({message})",
+    "exited": "{who} exited{when} ({message})",
+    "error": "{who} failed{when}: {message}{where}",
     "mistake": "{message}",
-    "lost-host": "{message}; the workers here were ended {when}",
-    "lost-peer": "{who} lost contact with the others {when}, for an unknown reason ({message})",
-    "stopped": "{who} {message}, {when}",
-    "interrupted": "{who} was interrupted {when}",
+    "lost-host": "{message}; the workers here were ended{when}",
+    "lost-peer": "{who} lost contact with the others{when}, for an unknown reason ({message})",
+    "stopped": "{who} {message},{when}",
+    "interrupted": "{who} was interrupted{when}",
     "check": "{who} found a wrong result",
-    "abandoned": "{who} lost its last worker {when}",
-    "hung": "{who} {message}, {when}{where}",
-    "expelled": "{who} was removed by the servers {when}: {message}",
+    "abandoned": "{who} lost its last worker{when}",
+    "hung": "{who} {message},{when}{where}",
+    "expelled": "{who} was removed by the servers{when}: {message}",
     "diverged": "{message}",
 }
 _LONGEST = {"host": 255, "message": 4096, "where": 1024, "traceback": 65_536, "run": 4096}
@@ -124,21 +124,33 @@ def root_cause(failures: Iterable[Failure]) -> Failure:
     return min(failures, key=order)
 
 
-def sentence(failure: Failure, *, trains: bool = True) -> str:
+LaunchKind = Literal["training", "measurement", "script"]
+"""What the processes of a run do. A script's own loop saves what it likes, and nothing but the script resumes it."""
+
+
+def sentence(failure: Failure, kind: LaunchKind = "training") -> str:
     return _SENTENCES[failure.kind].format(
         who=show_process(failure.rank, failure.role, failure.host),
-        when=_when(failure, trains),
+        when=_when(failure, kind),
         message=failure.message,
         where=f" ({failure.where})" if failure.where else "",
     )
 
 
-def _when(failure: Failure, trains: bool) -> str:
-    if not trains:
-        return "while it measured" if failure.step else "before it measured anything"
+def _when(failure: Failure, kind: LaunchKind) -> str:
+    if kind == "measurement":
+        return " while it measured" if failure.step else " before it measured anything"
     if failure.role == "server":
-        return f"after {failure.step} updates" if failure.step else "before its first update"
-    return f"at step {failure.step}" if failure.step else "before its first step"
+        return f" after {failure.step} updates" if failure.step else " before its first update"
+    if kind == "script" and not failure.step:  # perhaps it takes steps that nobody counts
+        return ""
+    return f" at step {failure.step}" if failure.step else " before its first step"
+
+
+def recorded(run: Path | None) -> list[str]:
+    """What is left of a run of a script: the script alone knows what it has saved."""
+    where = [f"Records: {short(run)}"] if run else []
+    return [*where, f"What the script itself has saved is safe; {AGAIN}"]
 
 
 def what_next(line: str, failure: Failure) -> str:

@@ -55,6 +55,8 @@ class ProcessInfo:
     """The settings of a command on this host that resumes the run."""
     resume: Path | None = None
     """The run folder that the run goes on in, where our launcher has chosen it."""
+    free_port: int = 0
+    """A port at ``address`` that the run itself does not use, as a script's own process group may."""
 
     def __post_init__(self) -> None:
         for value, name, size, of in (

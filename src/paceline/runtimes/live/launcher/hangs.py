@@ -142,7 +142,7 @@ class HangWatch:
         say: Callable[[str], None],
         tell_others: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """``tell_others`` passes a sentence to other hosts. Without training, only stopped processes hang."""
+        """``tell_others`` passes a sentence to other hosts. Only what trains hangs, or is stopped."""
         self._processes, self._plan, self._hang = processes, plan, plan.hang
         self._say, self._tell_others = say, tell_others
         self._detectors = {process: StallDetector(plan.hang) for process in processes}
@@ -196,7 +196,8 @@ class HangWatch:
             progress, activity(process.pid), now, alone=self._over_at is not None
         )
         hang = self.hangs.get(process)
-        if stall is None or not (self._plan.trains or stall.stopped):
+        watched = self._plan.kind == "training" or (self._plan.kind == "script" and progress.at > 0)
+        if stall is None or not (watched or stall.stopped):
             if hang is not None:
                 del self.hangs[process]
                 self._report(f"{process} goes on again after {show_seconds(now - hang.stall.since)}")

@@ -61,18 +61,23 @@ def launch_training(request: TrainRequest, plan: LaunchPlan, main: Main, argumen
 
 def launch_workers(plan: LaunchPlan, main: Main, arguments: Sequence[str]) -> int:
     with starting(main) as start:
-        return launch(paceline_command(arguments), replace(plan, trains=False), start=start)
+        return launch(paceline_command(arguments), replace(plan, kind="measurement"), start=start)
 
 
 @contextmanager
-def starting(main: Main, device: str = "cpu") -> Iterator[Start]:
-    """How processes are started: as forks of this one, where possible; enter it before user code and threads."""
+def starting(
+    main: Main, device: str = "cpu", needed: str = "paceline.runtimes.live.worker.start"
+) -> Iterator[Start]:
+    """How processes are started: as forks of this one, where possible; enter it before user code and threads.
+
+    ``needed`` is a module that all of them import.
+    """
     if device != "cpu" or not may_fork():
         yield processes.start
         return
 
     def preload() -> None:  # nothing of this starts a thread
-        import_module("paceline.runtimes.live.worker.start")
+        import_module(needed)
 
     with ForkServer(lambda command: main(command[len(_COMMAND) :]), preload) as server:
         yield server.start
@@ -103,13 +108,21 @@ def launch(
         with handling(SIGNALS, signal.default_int_handler):
             peers.gather()
             supervisor = Supervisor(plan, peers, folder.path, say)
-            environs = environments(plan, peers.port, folder.path, secret_file, os.environ)
+            environs = environments(
+                plan, peers.port, folder.path, secret_file, os.environ, free_port=peers.free_port
+            )
             supervisor.run(lambda: start(command, environs))
             return ExitReporter(supervisor).exit_code()
 
 
 def environments(
-    plan: LaunchPlan, port: int, folder: Path, secret_file: Path, environ: Mapping[str, str]
+    plan: LaunchPlan,
+    port: int,
+    folder: Path,
+    secret_file: Path,
+    environ: Mapping[str, str],
+    *,
+    free_port: int = 0,
 ) -> list[dict[str, str]]:
     # Gloo would look for the address of the host's own name, which may be none or not what others can reach.
     wishes = {
@@ -118,4 +131,5 @@ def environments(
         OMP_NUM_THREADS: str(USUAL),
     }
     shared = {name: value for name, value in wishes.items() if value and name not in environ}
-    return [{**environ, **shared, **own} for own in plan.variables(folder, port, secret_file)]
+    variables = plan.variables(folder, port, secret_file, free_port)
+    return [{**environ, **shared, **own} for own in variables]

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from paceline.errors import RunFailed, UsageError, printable
 from paceline.runtimes.live import timeouts
-from paceline.runtimes.live.addresses import check_reachable, raise_descriptor_limit
+from paceline.runtimes.live.addresses import check_reachable, free_port, raise_descriptor_limit
 from paceline.runtimes.live.failures import CompleteSteps, Failure, decoded, read_failure
 from paceline.runtimes.live.heartbeat import SilenceWatch
 from paceline.runtimes.live.launcher.processes import LaunchPlan
@@ -36,6 +36,8 @@ class _Seat(msgspec.Struct, frozen=True):
     nodes: int
     workers: int
     servers: int
+    free_port: int
+    """One that nobody listens on there."""
 
 
 class LauncherGroup:
@@ -57,6 +59,8 @@ class LauncherGroup:
         self._where = f"at {address}, port {self.port}"
         self._store = RunStore(address, self.port, secret, timedelta(seconds=1))
         self.hosts: list[str] = []
+        self.free_port = 0
+        """At the address, for whatever the run itself does not listen for."""
         self.failed = False
         """Whether any host has posted a failure, as of the last beat."""
         self.unanswered: set[int] = set()
@@ -116,7 +120,7 @@ class LauncherGroup:
     def _sign_in(self) -> None:
         """Node rank 0 starts the run when all have signed in; all check that they were started for the same."""
         plan, token = self._plan, uuid4().hex
-        me = _Seat(token, host_name(), plan.nodes, plan.workers, plan.servers)
+        me = _Seat(token, host_name(), plan.nodes, plan.workers, plan.servers, free_port(plan.endpoint[0]))
         if self._store.check(["started"]):
             raise UsageError(f"the run {self._where}, has started already; choose another port")
         self._store.set(f"alive-{plan.node_rank}", "0")
@@ -158,6 +162,7 @@ class LauncherGroup:
 
     def _check(self, seats: list[_Seat], token: str) -> None:
         self.hosts = [printable(seat.host, 255) for seat in seats]
+        self.free_port = seats[0].free_port
         mine = self._plan.node_rank
         if seats[mine].token != token:
             raise UsageError(

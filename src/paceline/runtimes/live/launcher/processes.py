@@ -14,7 +14,7 @@ import msgspec
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.addresses import LOOPBACK
-from paceline.runtimes.live.failures import Failure, FailureKind, killed_by, read_note
+from paceline.runtimes.live.failures import Failure, FailureKind, LaunchKind, killed_by, read_note
 from paceline.runtimes.live.heartbeat import Progress, read_progress
 from paceline.runtimes.live.process_info import VARIABLE, ProcessInfo, local_servers, proc_stat, show_process
 from paceline.runtimes.live.secret import NEEDED
@@ -42,8 +42,7 @@ class LaunchPlan:
     resume: Path | None = None
     again: dict[str, object] = field(default_factory=dict)
     """Settings of the command that one which resumes this run must repeat."""
-    trains: bool = True
-    """Whether the processes train; else they measure."""
+    kind: LaunchKind = "training"
 
     def __post_init__(self) -> None:
         several = f"a run on {self.nodes} nodes"
@@ -79,7 +78,9 @@ class LaunchPlan:
         place = {"nodes": self.nodes, "workers": self.workers, "address": address, "port": port}
         return place | {"node_rank": self.node_rank} | secret | self.again
 
-    def variables(self, launch: Path, port: int = 0, secret_file: Path | None = None) -> list[dict[str, str]]:
+    def variables(
+        self, launch: Path, port: int = 0, secret_file: Path | None = None, free_port: int = 0
+    ) -> list[dict[str, str]]:
         """What each process of this host reads as its ``ProcessInfo``; a node's servers come after its workers."""
         sizes = [
             self.workers + len(local_servers(node, self.nodes, self.servers)) for node in range(self.nodes)
@@ -92,6 +93,7 @@ class LaunchPlan:
             "again": self.settings,
             "resume": self.resume,
             "servers": self.servers,
+            "free_port": free_port,
         }
         shared = {
             "WORLD_SIZE": sum(sizes),

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
-from paceline.errors import BEFORE_FIRST_STEP, RunFailed, UsageError
+from paceline.errors import BEFORE_FIRST_STEP, RunFailed, ScriptExited, UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live import failures, timeouts
 from paceline.runtimes.live.failures import Failure, sentence
@@ -258,16 +258,29 @@ class ExitReporter:
                 f"{sentence(cause)}.\nWhat is safe is known where the servers are; if the run goes on there:"
             )
             return RunFailed("\n".join([text, *supervisor.join_command()]))
-        if cause.traceback:
+        if found := cause.traceback or self._script_traceback(cause):
             who = file_stem(cause.rank, cause.role).replace("-", " ")
-            supervisor.say(f"the traceback of {who} follows\n{cause.traceback.rstrip()}")
+            supervisor.say(f"the traceback of {who} follows\n{found.rstrip()}")
+        if cause.kind == "exited" and self._plan.kind == "script":
+            codes = [one.code for one in self._host.workers if one.info.rank == cause.rank]
+            return ScriptExited("\n".join(self._report(cause)), *codes or [1])
         return RunFailed("\n".join(self._report(cause)))
 
+    def _script_traceback(self, cause: Failure) -> str:
+        """What a script has raised is shown at once; of a job it is in the run folder only."""
+        if self._plan.kind != "script" or cause.kind != "error" or self._run is None:
+            return ""
+        with suppress(OSError):
+            return RunFolder(self._run).failure(file_stem(cause.rank, cause.role)).read_text()
+        return ""
+
     def _report(self, cause: Failure) -> list[str]:
-        lines = [f"{sentence(cause, trains=self._plan.trains)}{self._others(cause)}."]
+        lines = [f"{sentence(cause, self._plan.kind)}{self._others(cause)}."]
         safe = self._safe() if self._run else [f"Safe: nothing was saved yet; {failures.AGAIN}"]
-        if not self._plan.trains:
+        if self._plan.kind == "measurement":
             safe = [failures.AGAIN.capitalize()]
+        elif self._plan.kind == "script":
+            safe = failures.recorded(self._run)
         elif self._run and cause.kind == "error":
             saved = RunFolder(self._run).failure(file_stem(cause.rank, cause.role))
             lines += [f"Traceback: {failures.short(saved)}"] if saved.exists() else []
@@ -323,14 +336,16 @@ class ExitReporter:
             raise RunFailed("\n".join([text, *lines]))
         if lines:
             self._supervisor.say("\n".join(["interrupted; all workers have stopped in agreement.", *lines]))
-        elif self._plan.trains and not self._host.trained():
+        elif self._plan.kind != "measurement" and not self._host.trained():
             self._supervisor.say(BEFORE_FIRST_STEP)
         return 130
 
     def _safe(self) -> list[str]:
         supervisor = self._supervisor
-        if self._run is None or not self._plan.trains:
+        if self._run is None or self._plan.kind == "measurement":
             return []
+        if self._plan.kind == "script":
+            return failures.recorded(self._run)
         peers, patience = supervisor.peers, BEFORE_KILL + HEARSAY
         return failures.safe(
             self._run, self._plan.settings, lambda mine: peers.exchange_steps(mine, supervisor.lost, patience)

@@ -9,11 +9,19 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Protocol
 
 import torch
 
-from paceline.errors import Diverged, RunFailed, UsageError, describe, users_line
+from paceline.errors import (
+    Diverged,
+    RunFailed,
+    ScriptExited,
+    UsageError,
+    describe,
+    users_line,
+)
 from paceline.records.folder import RunFolder, folder_lost
 from paceline.runtimes.live.failures import Failure, FailureKind, join_command, safe, sentence, what_next
 from paceline.runtimes.live.heartbeat import Heartbeat, write_stack_when_asked
@@ -28,6 +36,7 @@ _KINDS: dict[type, FailureKind] = {
     UsageError: "mistake",
     Expelled: "expelled",
     Diverged: "diverged",
+    ScriptExited: "exited",
     RunFailed: "error",
 }
 """Exceptions whose message is the whole cause."""
@@ -82,7 +91,7 @@ def run_guarded(info: ProcessInfo, work: Work) -> int:
         except (Exception, SystemExit) as error:
             note = notes.of(error)
             notes.tell(note)
-            code = 2 if note.kind == "mistake" else 1
+            code = 2 if note.kind == "mistake" else error.code if isinstance(error, ScriptExited) else 1
     notes.leave_folder()
     if info.launch is not None:
         leave(code)
@@ -108,6 +117,14 @@ def lost_peer(error: BaseException) -> bool:
     return isinstance(error, RuntimeError | ConnectionError) and any(sign in text for sign in _LOST_PEER)
 
 
+def _in_script(error: BaseException) -> TracebackType | None:
+    """The traceback from a user's own script on; None where there is none."""
+    found = error.__traceback__
+    while found and found.tb_frame.f_globals.get("__name__") != "__main__":
+        found = found.tb_next
+    return found
+
+
 @dataclass(frozen=True)
 class _Notes:
     """Leaves notes for the launcher; where there is none, or it has gone, they are printed here."""
@@ -119,7 +136,8 @@ class _Notes:
     def of(self, error: BaseException) -> Failure:
         for known, kind in _KINDS.items():
             if isinstance(error, known):
-                return self.note(kind, str(error))
+                at = f" ({users_line(error)})" if kind == "mistake" and _in_script(error) else ""
+                return self.note(kind, f"{error}{at}")
         if lost_peer(error):
             return self.note("lost-peer", describe(error))
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
@@ -127,7 +145,9 @@ class _Notes:
         run = self.heartbeat.progress().run
         if isinstance(error, FileNotFoundError) and run is not None and not run.exists():
             return self.note("error", folder_lost(run))
-        text = "".join(traceback.format_exception(error))
+        text = "".join(
+            traceback.format_exception(type(error), error, _in_script(error) or error.__traceback__)
+        )
         return self.note("error", describe(error), where=users_line(error), text=text)
 
     def note(self, kind: FailureKind, message: str = "", where: str = "", text: str = "") -> Failure:

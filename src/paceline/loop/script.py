@@ -1,0 +1,208 @@
+"""A user's script as each worker of a run that our launcher starts: ``paceline run``."""
+
+import os
+import runpy
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import NamedTuple
+
+import torch
+
+import paceline.loop.distribute  # noqa: F401  what every script calls, loaded before workers are forked
+from paceline.errors import ScriptExited, UsageError, say_on_stderr
+from paceline.loop.process import NO_STRATEGY, ScriptProcess, check_script, script_name, script_settings
+from paceline.records.folder import check_parent
+from paceline.records.summary import Observer
+from paceline.runtimes.live.heartbeat import Heartbeat
+from paceline.runtimes.live.launcher.launch import Main, launch, paceline_command, starting
+from paceline.runtimes.live.launcher.processes import LaunchPlan
+from paceline.runtimes.live.process_info import VARIABLE, ProcessInfo
+from paceline.runtimes.live.request import LiveOptions
+from paceline.runtimes.live.signals import StopRequest
+from paceline.runtimes.live.worker.guard import run_guarded
+from paceline.runtimes.settings import Settings
+
+_MAIN = "__main__"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """A Python program with its arguments: a file, or a module as after ``python -m``."""
+
+    path: str
+    arguments: Sequence[str] = ()
+    is_module: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.is_module and not Path(self.path).is_file():
+            raise UsageError(
+                f"there is no file {self.path} in {Path.cwd()}; name the script after all options of paceline, or a "
+                "module with -m"
+            )
+
+    @property
+    def name(self) -> str:
+        """As records name it."""
+        return self.path if self.is_module else script_name(self.path)
+
+    def run(self) -> None:
+        """Be this program, as ``python`` would: ``__main__``, ``sys.argv`` and ``sys.path`` are the script's."""
+        sys.argv = [self.path, *self.arguments]
+        file = Path(self.path)
+        sys.path.insert(0, str(Path.cwd() if self.is_module else file.resolve().parent))
+        if self.is_module:
+            self._check_module()
+            runpy.run_module(self.path, run_name=_MAIN, alter_sys=True)
+            return
+        # Not by runpy, which gives sys.argv another first word, and forgets the module when its code has run.
+        sys.modules[_MAIN] = module = ModuleType(_MAIN)
+        vars(module).update(__file__=str(file.absolute()), __builtins__=__builtins__)
+        exec(compile(file.read_bytes(), file.absolute(), "exec", dont_inherit=True), vars(module))  # noqa: S102
+
+    def _check_module(self) -> None:
+        try:
+            runpy._get_module_details(self.path)  # type: ignore[attr-defined]  # what run_module does first
+        except ImportError as error:
+            raise UsageError(
+                f"module {self.path} cannot be run: {error}; run from the folder that holds it"
+            ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptRequest:
+    """What is asked of the run of a script."""
+
+    script: Script
+    strategy: str | None = None
+    """None is as the script says."""
+    codec: str | None = None
+    options: LiveOptions
+    observe: Callable[[Settings], Observer]
+    runs: Path
+    name: str = ""
+
+    def check(self, workers: int) -> None:
+        """Refuse what contradicts itself; imports a strategy of the user's own, and nothing else of the user's."""
+        if self.strategy == NO_STRATEGY:
+            if self.codec is not None:
+                raise UsageError(
+                    f"codec {self.codec} has no use with strategy {NO_STRATEGY}, where nothing of ours is sent; leave "
+                    "it out"
+                )
+            return
+        strategy, codec = self.strategy or Settings.strategy, self.codec or Settings.codec
+        check_script(script_settings(self.script.name, strategy, codec, (1,) * workers))
+
+    def process(self, info: ProcessInfo, heartbeat: Heartbeat, stopping: StopRequest) -> ScriptProcess:
+        return ScriptProcess(
+            script=self.script.name,
+            info=info,
+            heartbeat=heartbeat,
+            observe=self.observe,
+            runs=self.runs,
+            name=self.name,
+            strategy=self.strategy,
+            codec=self.codec,
+            options=self.options,
+            stop_requested=stopping,
+            before_hard_end=stopping.before_hard_end,
+        )
+
+
+def launch_script(request: ScriptRequest, plan: LaunchPlan, main: Main, arguments: Sequence[str]) -> int:
+    """Start the command as each worker of this host; each of them runs the script."""
+    with starting(main, needed=__name__) as start:
+        request.check(plan.nodes * plan.workers)
+        check_parent(request.runs)
+        plan = replace(plan, kind="script", silence=request.options.silence, hang=request.options.hang)
+        return launch(paceline_command(arguments), plan, start=start)
+
+
+class _Ended(NamedTuple):
+    ending: str
+
+
+def run_script(request: ScriptRequest, info: ProcessInfo) -> int:
+    """Be one worker of the run to the end of its script."""
+    return run_guarded(info, partial(_work, request, info))
+
+
+def _work(request: ScriptRequest, info: ProcessInfo, heartbeat: Heartbeat, stopping: StopRequest) -> _Ended:
+    torch.set_num_threads(request.options.threads)
+    _show_workers_only(info)
+    process = ScriptProcess.current = request.process(info, heartbeat, stopping)
+    try:
+        with _interrupts(process):
+            request.script.run()
+    except SystemExit as leaving:
+        if leaving.code:
+            process.close(failed=True)
+            raise _exited(leaving) from None
+    except KeyboardInterrupt:
+        joined = process.joined
+        if not (joined and joined.stopped):
+            process.close(failed=True)
+            return _Ended("interrupted")
+    except BaseException:
+        process.close(failed=True)
+        raise
+    ending = process.close(failed=False)
+    if not process.has_joined and info.rank == 0:
+        _say_unused(process)
+    heartbeat.enter("starting")
+    threading._shutdown()  # type: ignore[attr-defined]  # as at the end of every program: threads may still save
+    return _Ended(ending)
+
+
+@contextmanager
+def _interrupts(process: ScriptProcess) -> Iterator[None]:
+    """A signal interrupts a script where it is, unless its workers agree on the step at which all stop."""
+
+    def handle(_: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        if process.joined is None or not process.joined.agrees:
+            raise KeyboardInterrupt
+
+    old = {signum: signal.signal(signum, handle) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for signum, before in old.items():
+            signal.signal(signum, before)
+
+
+def _exited(leaving: SystemExit) -> ScriptExited:
+    """With a code that is not 0; any other value is printed, as Python does."""
+    code = leaving.code if isinstance(leaving.code, int) else 1
+    if code is not leaving.code:
+        sys.stderr.write(f"{leaving.code}\n")
+    return ScriptExited(f"exit code {code}", code & 0xFF)
+
+
+def _show_workers_only(info: ProcessInfo) -> None:
+    """What torchrun would say to a script; the run's own store and its servers are not for it."""
+    if info.launch is None:
+        return
+    os.environ.pop(VARIABLE, None)
+    shown = {
+        "RANK": info.rank,
+        "WORLD_SIZE": info.workers,
+        "LOCAL_RANK": info.local_rank,
+        "LOCAL_WORLD_SIZE": info.local_workers,
+        "MASTER_PORT": info.free_port,
+    }
+    os.environ.update({name: str(value) for name, value in shown.items()})
+
+
+def _say_unused(process: ScriptProcess) -> None:
+    call = "watch" if process.strategy == NO_STRATEGY else "distribute"
+    apart = "" if call == "watch" or process.info.workers == 1 else "each worker was on its own, and "
+    say_on_stderr(
+        f"{process.script} ended without a call of paceline.{call}(model, optimizer): {apart}nothing was recorded"
+    )

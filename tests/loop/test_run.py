@@ -1,0 +1,169 @@
+"""``paceline run``: a script is a worker, sees what plain Python would show it, and its end is told."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from command import run_paceline, run_python, start_python
+
+SHOWS = """
+import json, os, sys
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+seen = [sys.argv, sys.path[0], __name__, __file__, [os.environ.get(name) for name in names]]
+sys.stdout.write(json.dumps(seen) + "\\n")
+"""
+TRAINS = """
+import os, signal, sys, time, torch, paceline
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+worker = paceline.distribute(model, optimizer)
+HOW, rank = sys.argv[1], worker.rank
+try:
+    for step in range(1, 100_000 if HOW == "long" else 12):
+        model(torch.ones(2, 4)).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if HOW == "raises" and rank == 1 and step == 8:
+            raise ValueError("no such luck")
+        if HOW == "exits" and rank == 1 and step == 8:
+            sys.exit(5)
+        if HOW == "dies" and rank == 1 and step == 8:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if HOW == "long":
+            time.sleep(0.01)
+except KeyboardInterrupt:
+    sys.stdout.write(f"rank {rank} was interrupted after step {step}\\n")
+    raise
+if HOW == "mistake":
+    optimizer.step()
+"""
+OWN_GROUP = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print(f"rank {dist.get_rank()} has {total.item():g}")
+dist.destroy_process_group()
+"""
+
+
+def run_script(
+    text: str, *words: str, cwd: Path, check: int | None = 0
+) -> "subprocess.CompletedProcess[str]":
+    (cwd / "script.py").write_text(text)
+    return run_paceline("run", *words, cwd=cwd, check=check)
+
+
+@pytest.mark.parametrize("module", [False, True])
+def test_a_script_sees_what_plain_python_shows_it(module: bool, tmp_path: Path) -> None:
+    """If this failed, a script could not read its own options, or import what lies beside it."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "shows.py").write_text(SHOWS)
+    words = ["-m", "there.shows"] if module else ["there/shows.py"]
+    own = ["--workers", "7", "-np", "--help", "--", "-x=1"]
+    done = run_paceline("run", "--strategy", "none", "-np", "2", *words, *own, cwd=tmp_path)
+    plain = json.loads(run_python(*words, *own, cwd=tmp_path).stdout)
+    seen = sorted(map(json.loads, done.stdout.splitlines()), key=lambda one: one[-1])
+    if not module:  # which the tests' stand-in for the interpreter does not make absolute
+        plain[1], plain[3] = str(tmp_path / "there"), str(tmp_path / "there" / "shows.py")
+    assert [one[:-1] for one in seen] == [plain[:-1]] * 2
+    assert [one[-1] for one in seen] == [["0", "2", "0", "2"], ["1", "2", "1", "2"]]
+    assert "without a call of paceline.watch(model, optimizer): nothing was recorded" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_script_without_a_strategy_has_a_port_for_its_own_group(tmp_path: Path) -> None:
+    """If this failed, a plain DDP script could not be started."""
+    done = run_script(OWN_GROUP, "--strategy", "none", "script.py", cwd=tmp_path)
+    assert sorted(done.stdout.splitlines()) == ["rank 0 has 2", "rank 1 has 2"]
+
+
+def test_what_a_script_raises_is_shown_with_its_rank(tmp_path: Path) -> None:
+    """If this failed, a user would look for the error in a folder, or among the frames of this package."""
+    done = run_script(TRAINS, "script.py", "raises", cwd=tmp_path, check=1)
+    told = done.stderr.splitlines()
+    begins = told.index("paceline: the traceback of rank 1 follows")
+    assert told[begins + 1] == "Traceback (most recent call last):"
+    assert told[begins + 2].endswith('script.py", line 13, in <module>')
+    assert told[begins + 4] == "ValueError: no such luck"
+    assert re.match(
+        r"paceline: rank 1 on \S+ failed at step 8: ValueError: no such luck \(script.py:13 in <module>\)",
+        told[-4],
+    )
+    assert [line.partition(":")[0] for line in told[-3:-1]] == ["Traceback", "Records"]
+    assert (
+        told[-1]
+        == "What the script itself has saved is safe; start again with the same command when the error is repaired."
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "says"),
+    [
+        ("exits", 5, "exited at step 8 (exit code 5); the others stopped after"),
+        ("dies", 1, "died at step 8 (killed by signal 9, SIGKILL); the others stopped after"),
+        (
+            "mistake",
+            2,
+            "must be outside of worker.no_sync(), after a call of the model (script.py:24 in <module>)",
+        ),
+    ],
+)
+def test_how_a_script_ends_is_how_the_command_does(how: str, code: int, says: str, tmp_path: Path) -> None:
+    begun = time.monotonic()
+    done = run_script(TRAINS, "script.py", how, cwd=tmp_path, check=code)
+    assert time.monotonic() - begun < 30
+    assert says in done.stderr
+    assert "Traceback (" not in done.stderr
+
+
+def test_the_command_line_wins_and_says_so(tmp_path: Path) -> None:
+    """And a script that never joins is told."""
+    script = TRAINS.replace("optimizer)\nHOW", "optimizer, strategy='diloco', codec='int8')\nHOW")
+    done = run_script(
+        script, "--strategy", "local-sgd:period=4", "--codec", "int8", "script.py", "-", cwd=tmp_path
+    )
+    assert (
+        "the strategy is local-sgd:period=4, as the command line says, and not diloco, as the script does"
+        in done.stderr
+    )
+    assert "the codec is" not in done.stderr
+    assert "2 workers x batch 2, local-sgd:period=4 over shared memory, codec int8" in done.stdout
+    done = run_script(script, "--strategy", "none", "script.py", "-", cwd=tmp_path, check=2)
+    assert "script.py calls distribute(), and the run was started with strategy none" in done.stderr
+    done = run_script("", "--workers", "1", "script.py", cwd=tmp_path)
+    assert (
+        "script.py ended without a call of paceline.distribute(model, optimizer): nothing was recorded"
+        in done.stderr
+    )
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd:period=8"])
+def test_ctrl_c_stops_all_workers_at_one_step(strategy: str, tmp_path: Path) -> None:
+    """If this failed, a model that is saved on Ctrl-C would mix two steps, or the record would be lost."""
+    (tmp_path / "script.py").write_text(TRAINS)
+    words = ["-m", "paceline", "run", "--strategy", strategy, "script.py", "long"]
+    with start_python(*words, cwd=tmp_path) as launcher:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("runs/*/events/rank-1.jsonl")):
+            assert time.monotonic() < deadline
+            assert launcher.poll() is None, launcher.communicate()
+            time.sleep(0.05)
+        time.sleep(0.5)
+        workers = psutil.Process(launcher.pid).children()
+        os.kill(launcher.pid, signal.SIGINT)
+        out, err = launcher.communicate(timeout=20)
+    assert launcher.returncode == 130, err
+    assert len(set(re.findall(r"was interrupted after step (\d+)", out))) == 1, out
+    assert out.count("was interrupted after step") == 2
+    assert "interrupted; all workers have stopped in agreement.\nRecords: runs/" in err
+    (folder,) = tmp_path.glob("runs/*")
+    assert json.loads((folder / "summary.json").read_text())["ending"] == "interrupted"
+    assert not any(worker.is_running() for worker in workers)
