@@ -120,7 +120,9 @@ def lost_peer(error: BaseException) -> bool:
 def _in_script(error: BaseException) -> TracebackType | None:
     """The traceback from a user's own script on; None where there is none."""
     found = error.__traceback__
-    while found and found.tb_frame.f_globals.get("__name__") != "__main__":
+    while found and not (
+        found.tb_frame.f_code.co_name == "<module>" and found.tb_frame.f_globals.get("__name__") == "__main__"
+    ):
         found = found.tb_next
     return found
 
