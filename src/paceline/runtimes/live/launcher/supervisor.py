@@ -262,8 +262,8 @@ class ExitReporter:
             who = file_stem(cause.rank, cause.role).replace("-", " ")
             supervisor.say(f"the traceback of {who} follows\n{found.rstrip()}")
         if cause.kind == "exited" and self._plan.kind == "script":
-            codes = [one.code for one in self._host.workers if one.info.rank == cause.rank]
-            return ScriptExited("\n".join(self._report(cause)), *codes or [1])
+            codes = (one.code or 1 for one in self._host.workers if one.info.rank == cause.rank)
+            return ScriptExited("\n".join(self._report(cause)), next(codes, 1))
         return RunFailed("\n".join(self._report(cause)))
 
     def _script_traceback(self, cause: Failure) -> str:
