@@ -17,7 +17,6 @@ from pathlib import Path
 
 from _browser import browser, open_report, picture, show
 
-PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 LARGEST = 200_000
 """Bytes of a picture."""
 TRAIN = ("train", "--slow", "1=2.5", "--epochs", "60", "--checkpoint-every", "20 epochs", "--name", "uneven")
@@ -55,30 +54,31 @@ def main() -> int:
     parser.add_argument("--calibrate", type=float, default=60.0, help="seconds to measure computing")
     parser.add_argument("--seconds", type=float, default=2.0, help="of training in each run of the sweep")
     parser.add_argument("--out", type=Path, help="keep the profile, the run and the sweep here")
-    parser.add_argument("--pictures", type=Path, default=PICTURES, help="where they are written")
+    parser.add_argument("--pictures", type=Path, help="where they are kept, such as docs/pictures")
     options = parser.parse_args()
-    options.pictures.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="paceline-") as name:
+        pictures = options.pictures or Path(name) / "pictures"
+        pictures.mkdir(exist_ok=True)
         home = (options.out or Path(name)).absolute()
         home.mkdir(exist_ok=True)
         only(home, "cache/paceline/profile-*", ("calibrate", "machine", "--seconds", str(options.calibrate)))
         run = only(home, "runs/*-uneven-*", TRAIN)
         sweep = only(home, "sweeps/*", (*SWEEP, "--seconds", str(options.seconds)))
         paceline(home, "report", str(run))
-        shutil.copy(sweep / "chart.svg", options.pictures / "scaling.svg")
+        shutil.copy(sweep / "chart.svg", pictures / "scaling.svg")
         with browser(Path(name) / "chromium") as chrome:
             for scheme in ("light", "dark"):
                 show(chrome, WIDTH, 900, scheme, SCALE)
                 if not open_report(chrome, run / "report.html"):
                     sys.exit("the report's charts are not drawn")
-                picture(chrome, options.pictures / f"report-{scheme}.png", "html", HEIGHT)
+                picture(chrome, pictures / f"report-{scheme}.png", "html", HEIGHT)
                 timeline = "section:has(#timeline)"
-                picture(chrome, options.pictures / f"timeline-{scheme}.png", timeline, margin=8)
-    large = 0
-    for file in sorted(options.pictures.iterdir()):
-        size = file.stat().st_size
-        large += size > LARGEST
-        print(f"{file.name}: {size / 1000:.0f} kB{' (too large)' if size > LARGEST else ''}")
+                picture(chrome, pictures / f"timeline-{scheme}.png", timeline, margin=8)
+        large = 0
+        for file in sorted(pictures.iterdir()):
+            size = file.stat().st_size
+            large += size > LARGEST
+            print(f"{file.name}: {size / 1000:.0f} kB{' (too large)' if size > LARGEST else ''}")
     return 3 if large else 0
 
 
