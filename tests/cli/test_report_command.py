@@ -37,6 +37,14 @@ def test_a_run_gets_a_page_in_its_folder(run, capsys):
     assert (run / "report.html").read_text().startswith("<!doctype html>")
 
 
+def test_latest_is_the_run_that_was_used_last(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    run.rename(tmp_path / "runs" / "mine")
+    assert main(["report", "latest"]) == 0
+    assert capsys.readouterr().out == f"report: {Path('runs') / 'mine' / 'report.html'}\n"
+
+
 def test_several_runs_make_one_page_where_it_is_asked_for(run, tmp_path):
     out = tmp_path / "both.html"
     assert main(["report", str(run), str(GOLDEN / "served"), "--out", str(out)]) == 0

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from paceline.cli.options import RECORD
 from paceline.records.files import json_text
+from paceline.records.folder import named_path
 from paceline.units import Share
 
 CHECK_FAILED = 3
@@ -23,7 +24,7 @@ def compare(
     The first one is what the others are compared with. Exit code 3 where one is slower than --max-slowdown allows.
 
     Args:
-        paths: Run folders, a run's own prediction.json, or files that 'paceline predict --out' wrote.
+        paths: Run folders, or 'latest'; a run's own prediction.json, or files that 'paceline predict --out' wrote.
         max_slowdown: Fail where a later one takes longer a sample than the first by more than this, such as 5%.
         as_json: One JSON document on stdout instead of text.
     """
@@ -31,7 +32,7 @@ def compare(
     from paceline.studies.compare import compare as compare_paths
 
     allowed = None if max_slowdown is None else float(Share.parse(max_slowdown))
-    found = compare_paths(paths)
+    found = compare_paths([named_path(path) for path in paths])
     if as_json:
         sys.stdout.write(f"{json_text(comparison_document(found, allowed))}\n")
     else:

@@ -12,6 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from paceline.errors import UsageError
+from paceline.records.folder import named_path
 from paceline.records.summary import Observer, Started, Summary
 
 SLOW = 3.0
@@ -29,12 +30,13 @@ def report(
     where the time went, a timeline, the machine, and how to repeat it.
 
     Args:
-        paths: Run folders; or one folder of a 'paceline bench' study, prediction or profile (JSON files).
+        paths: Run folders, or 'latest'; or one folder of a 'paceline bench' study, prediction or profile (JSON files).
         out: The file to write (default: report.html in the first folder).
         open_: Open the page in the browser.
     """
     if not paths:
         raise UsageError("which run? name its folder, as in 'paceline report runs/...'")
+    paths = tuple(map(named_path, paths))
     for path in paths:
         if not path.exists():
             raise UsageError(

@@ -128,6 +128,11 @@ def find_run(run: Path, parent: Path | None = None) -> RunFolder:
     return folder
 
 
+def named_path(path: Path) -> Path:
+    """What a user means by a path: "latest" is the run in runs that was started or resumed last."""
+    return latest_run(RUNS).path if path == LATEST and not path.exists() else path
+
+
 def latest_run(parent: Path) -> RunFolder:
     for path in sorted(parent.glob("*/config.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True):
         with suppress(DamagedFile, OSError):
