@@ -1,6 +1,7 @@
 """``paceline.watch``: a script is measured, and trains as it does without."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,13 @@ from paceline.records.folder import RunFolder
 from paceline.records.spans import TimeLedger
 from paceline.records.summary import read_summary
 from paceline.runtimes.config import read_config
+from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.prepare import check_settings
 from paceline.strategies import STRATEGIES, WATCHED, build_strategy
 from paceline.studies.findings import find
+from paceline.studies.predict import predict
 from paceline.studies.predict.observe import observe
+from paceline.studies.predict.request import PredictRequest
 from paceline.studies.recorded import read_recorded
 
 TRAINED = 6 * 16 + 16 + 16 * 5 + 5 + 3
@@ -134,6 +138,25 @@ def test_watching_stops_and_starts_again_in_another_record(
     found = [read_summary(RunFolder(path)) for path in (tmp_path / "runs").iterdir()]
     assert [(one.steps, one.samples) for one in found] == [(8, 32)] * 2
     assert not model._forward_pre_hooks
+
+
+def test_a_step_is_predicted_from_the_record_of_a_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parameters are the script's own, and so are the times; what it needs of memory nobody knows."""
+    model, optimizer = watched_model(monkeypatch, tmp_path)
+    watching = paceline.watch(model, optimizer)
+    loop(optimizer, model, 20)
+    watching.stop()
+    folder = the_run(tmp_path)
+    request = PredictRequest(times=folder.path, network="1gbit", workers=(1, 2))
+    alone, pair = predict(request).series[0].rows
+    step = read_summary(folder).totals[0].typical
+    assert alone.step == pytest.approx(step.total, rel=0.01)
+    assert (pair.batch, pair.sent, pair.memory) == (4, 4 * (3 + CONTROL), None)
+    with pytest.raises(UsageError, match="cannot be compared"):
+        predict(replace(request, memory="1GB"))
+    assert run_python("-m", "paceline", "train", "--resume", str(folder.path), cwd=tmp_path).returncode == 2
 
 
 def test_what_goes_wrong_in_watching_does_not_end_the_script(

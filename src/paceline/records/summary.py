@@ -126,6 +126,17 @@ class Probe:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScriptModel:
+    """The trainable parameters of a model that only a script can make."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str
+    buffers: int
+    """Elements of its float32 buffers."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Started:
     """What is about to run."""
 
@@ -153,6 +164,8 @@ class Started:
     """How it follows from the batch: "0.05 x 8 for a batch of 256 (linear)"; empty where it is not scaled."""
     probe: Probe | None = None
     """Where a codec is in use."""
+    model: ScriptModel | None = None
+    """Of a script."""
     subject: Any = None
     """The job, for a prediction of this run; in no document, and None where a run is under way already."""
 

@@ -254,7 +254,7 @@ class JsonObserver(ProgressObserver):
         document = {
             "schema": SCHEMA,
             "settings": self._settings,
-            "run": {key: value for key, value in run.items() if key != "subject"},
+            "run": {key: value for key, value in run.items() if key not in ("subject", "model")},
             "prediction": self._expected and self._expected.document,
             "rows": [row.to_json() for row in self._rows],
             "summary": summary.to_json(),

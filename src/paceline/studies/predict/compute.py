@@ -25,6 +25,7 @@ from paceline.runtimes.threads import HostCapacity
 from paceline.strategies.base import LearnerPlan
 from paceline.studies.predict.prediction import Level, ModuleCost
 from paceline.studies.predict.request import PredictRequest
+from paceline.studies.predict.script import is_script, script_step
 
 SMALLEST = 2
 """A batch of one is a special case to some operators, so no line is drawn through it."""
@@ -215,9 +216,13 @@ class NominalDevice(DeviceModel):
         return operator.flops / 5e10 + (operator.read + operator.written) / 1e10 + 2e-6
 
 
+def subject_of_run(folder: RunFolder) -> Traceable | Job:
+    return script_step(folder) if is_script(folder) else traceable_of_job(read_run(folder).settings.job)
+
+
 def find_subject(request: PredictRequest) -> Traceable | Job:
     if request.times is not None:
-        return traceable_of_job(read_run(RunFolder(request.times)).settings.job)
+        return subject_of_run(RunFolder(request.times))
     if request.job is not None:
         return traceable_of_job(request.job)
     assert request.model is not None, "a request that names nothing to train is refused"

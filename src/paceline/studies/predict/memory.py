@@ -31,8 +31,20 @@ CONTEXT = 1e9
 buffers, and what the driver keeps. Assumed, not measured."""
 
 
-def find_memory(request: PredictRequest, profile: Profile | None, sheet: DeviceSheet | None) -> Device:
-    """The device, with its memory, of workers whose hosts do not say what memory they have."""
+def find_memory(
+    request: PredictRequest, profile: Profile | None, sheet: DeviceSheet | None, *, of_script: bool = False
+) -> Device:
+    """The device, with its memory, of workers whose hosts do not say what memory they have.
+
+    What a script needs is not known, so everything fits.
+    """
+    if of_script and request.memory is not None:
+        raise UsageError(
+            f"memory {request.memory} cannot be compared: {request.times} is a run of a script, whose model only the "
+            "script has; leave memory out"
+        )
+    if of_script:
+        return Device(name="the machine of the run")
     if sheet is not None:
         found = Device(name=sheet.title, memory=sheet.memory, sheet=sheet)
     elif profile is not None:

@@ -47,6 +47,7 @@ from paceline.studies.predict.prediction import (
     StepBounds,
 )
 from paceline.studies.predict.request import MOST_BATCH, MOST_WORKERS, USUAL_BATCH, PredictRequest
+from paceline.studies.predict.script import ScriptStep
 from paceline.studies.predict.search import holds_up_to
 from paceline.studies.predict.setup import Setup, with_slower
 from paceline.studies.predict.step import find_bounds, predict_step
@@ -195,7 +196,8 @@ class PacelineModel:
     def row(self, strategy: str, workers: int) -> PredictionRow:
         setup = self.setup(strategy, workers)
         low, high = self.interval(setup)
-        known = {"bound": self.bounds(setup).bound, "memory": self.memory(setup)}
+        memory = None if isinstance(self.subject, ScriptStep) else self.memory(setup)
+        known = {"bound": self.bounds(setup).bound, "memory": memory}
         row = self._row(workers, self.step(setup), self.alone, low=low, high=high, **known)
         return replace(row, samples=row.samples * setup.learners)
 
@@ -368,7 +370,7 @@ def find_model(
         sheet=sheet,
         compute=compute,
         deployment=deployment,
-        device=find_memory(request, profile, sheet),
+        device=find_memory(request, profile, sheet, of_script=isinstance(subject, ScriptStep)),
         progress=progress,
     )
     return model.decided() if any(one.learner_plan.is_open for one in request.built) else model

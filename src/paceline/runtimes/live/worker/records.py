@@ -8,6 +8,7 @@ from sys import maxsize
 from typing import Any
 
 import torch
+from torch import nn
 
 from paceline.errors import UsageError
 from paceline.jobs.job import Job
@@ -18,8 +19,9 @@ from paceline.records.folder import RunFolder, RunLock, check_folder_name, creat
 from paceline.records.load import HostLoad, SystemSampler, usable_cores
 from paceline.records.servers import ServerTotals
 from paceline.records.spans import StepRecord, TimeLedger, Totals
-from paceline.records.summary import NoiseScale, Observer, Probe, Started, Summary
+from paceline.records.summary import NoiseScale, Observer, Probe, ScriptModel, Started, Summary
 from paceline.records.tensors import RunIdentity
+from paceline.runtimes.compression import layout_of
 from paceline.runtimes.config import new_identity, read_config
 from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.worker.comm import SoloComm
@@ -107,7 +109,12 @@ class RunRecords:
         )
         threads = torch.get_num_threads()
         self._started = replace(
-            started, first_step=first_step, seconds=me.now, threads=threads, cores=usable_cores()
+            started,
+            first_step=first_step,
+            seconds=me.now,
+            threads=threads,
+            cores=usable_cores(),
+            model=script_model(self._prepared.job.model()) if self._prepared.settings.job.is_script else None,
         )
         if self.is_first:
             self._introduced = True
@@ -178,6 +185,17 @@ class RunRecords:
             self._take_over()
             self._observer.finished(summary)
         return summary
+
+
+def script_model(model: nn.Module) -> ScriptModel:
+    layout = layout_of(model)
+    first = next((one for one in model.parameters() if one.requires_grad), None)
+    return ScriptModel(
+        names=layout.names,
+        shapes=layout.shapes,
+        dtype=str(torch.float32 if first is None else first.dtype).removeprefix("torch."),
+        buffers=sum(one.numel() for one in model.buffers() if one.dtype == torch.float32),
+    )
 
 
 def gather_totals(
