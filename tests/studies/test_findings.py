@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from paceline.jobs.spec import JobSpec
 from paceline.records.events import EventWriter
 from paceline.records.folder import RunFolder
 from paceline.records.load import HostLoad
 from paceline.records.spans import Span, StepBreakdown, StepRecord
+from paceline.reports.findings import finding_text
 from paceline.reports.predict.sentences import typed
 from paceline.runtimes.settings import Cadence
 from paceline.studies.findings import Finding, find
@@ -96,6 +98,33 @@ def test_the_sums_of_evaluations_tell_latency_from_bandwidth(tmp_path: Path, sma
     first = find(made_up(tmp_path, [totals(step), totals(step)]))[0]
     assert first.kind == kind
     assert f"{kind} is the limit" in first.sentence
+
+
+def test_of_a_watched_script_remedies_follow_from_what_backward_does_not_hide(tmp_path: Path) -> None:
+    """20 MB in one bucket: the link is as fast as that of a run whose whole transfer takes 12 ms more than backward."""
+    step = replace(HEALTHY, communicate=12e-3)
+    script = {"job": JobSpec(path="train.py"), "strategy": "ddp"}
+    run = made_up(tmp_path, [totals(step), totals(step)], parameters=5_000_000, **script)
+    seen = ObservedSteps.of(run)
+    assert seen is not None
+    rebuilt = rebuild(seen)
+    assert rebuilt is not None
+    assert rebuilt.now.breakdown.communicate == pytest.approx(seen.mean.communicate, rel=0.05)
+    assert rebuilt.now.breakdown.hidden > 0
+    first = find(run)[0]
+    assert "of which backward hides all but 12 ms" in first.sentence
+    assert any(
+        one.place == "distribute" and one.change[0][0] in ("strategy", "codec") for one in first.remedies
+    )
+    assert "with paceline.distribute() in the script" in finding_text(first)
+
+
+def test_nothing_is_predicted_of_workers_that_agree_in_their_own_way(tmp_path: Path) -> None:
+    step = replace(HEALTHY, communicate=12e-3, data=9e-3)
+    script = {"job": JobSpec(path="train.py"), "strategy": "own"}
+    found = find(made_up(tmp_path, [totals(step), totals(step)], **script))
+    assert {"communication", "data"} <= {*kinds(found)}
+    assert not any(one.remedies for one in found)
 
 
 def test_workers_that_lose_to_one_are_told_so_and_from_which_batch_they_pay_off(tmp_path: Path) -> None:

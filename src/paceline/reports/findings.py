@@ -13,8 +13,6 @@ from paceline.studies.recorded import read_recorded
 
 SCHEMA = 1
 WIDTH = 120
-OF_JOB = "loader_workers"
-"""A setting of a user's own job, which is no option."""
 
 
 def finding_text(finding: Finding) -> str:
@@ -26,7 +24,15 @@ def finding_text(finding: Finding) -> str:
 
 def _change(remedy: Remedy) -> str:
     ((name, value), *_) = remedy.change
-    return f"{name}={value} in the job" if name == OF_JOB else typed(*remedy.change)
+    match remedy.place:
+        case "job":
+            return f"{name}={value} in the job"
+        case "script":
+            return f"{name.replace('_', ' ')} {value} in the script"
+        case "distribute":
+            return f"{typed(*remedy.change)} with paceline.distribute() in the script"
+        case "command":
+            return typed(*remedy.change)
 
 
 def findings_text(findings: Sequence[Finding], but: Sequence[str] = ()) -> str:

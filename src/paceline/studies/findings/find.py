@@ -1,12 +1,13 @@
 """What costs a recorded run the most time: a rank, the link, the data, or what is done between steps."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from paceline.records.load import disturbance
-from paceline.runtimes.settings import Cadence
-from paceline.studies.findings.finding import WORTH, Finding, Kind, Remedy
+from paceline.runtimes.settings import Cadence, Settings
+from paceline.strategies import is_watched
+from paceline.studies.findings.finding import WORTH, Finding, Kind, Place, Remedy
 from paceline.studies.findings.observed import ObservedSteps
 from paceline.studies.findings.rebuilt import RebuiltRun, rebuild
 from paceline.studies.findings.remedies import (
@@ -48,7 +49,25 @@ def find(run: RecordedRun) -> tuple[Finding, ...]:
         diagnosis.oversubscribed,
     )
     found = sorted((one for rule in rules for one in rule()), key=lambda one: -one.share)
-    return tuple([*found, *diagnosis.disturbed()][:MOST])
+    return tuple([_placed(one, run.config.settings) for one in (*found, *diagnosis.disturbed())][:MOST])
+
+
+def _placed(finding: Finding, settings: Settings) -> Finding:
+    """With the place where each remedy is set."""
+
+    def place(name: str) -> Place:
+        if name in ("batch_size", "loader_workers") and settings.job.is_script:
+            return "script"
+        return (
+            "job"
+            if name == "loader_workers"
+            else "distribute"
+            if is_watched(settings.strategy)
+            else "command"
+        )
+
+    placed = (replace(one, place=place(one.change[0][0])) for one in finding.remedies)
+    return replace(finding, remedies=tuple(placed))
 
 
 @dataclass(frozen=True)
@@ -103,6 +122,9 @@ class Diagnosis:
     def exchange(self) -> str:
         """What a worker sends in a step, how fast that went, and whether latency or bandwidth is the limit."""
         seen = self.seen
+        if not seen.knows_hidden:
+            exposed = show_seconds(seen.mean.communicate)
+            return f"a worker sends {show_bytes(seen.sent)} a step, of which backward hides all but {exposed}"
         rate = f" ({show_rate(seen.sent / seen.transfer)})" if seen.transfer else ""
         return (
             f"a worker sends {show_bytes(seen.sent)} a step{self._messages()}, which takes "

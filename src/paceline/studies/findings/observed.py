@@ -7,6 +7,7 @@ from statistics import fmean, median
 from paceline.records.events import sample_events
 from paceline.records.spans import StepBreakdown, StepRecord, Totals
 from paceline.strategies import build_strategy
+from paceline.strategies.watched import WatchedDDP
 from paceline.studies.recorded import RecordedRun
 
 FEWEST = 5
@@ -14,6 +15,8 @@ FEWEST = 5
 MOSTLY_WHOLE = 0.9
 GROWING = ("data", "forward", "backward")
 """What takes longer with a larger batch."""
+BYTES = 4
+"""Of a parameter's gradient."""
 ENOUGH, APART = 3, 0.75
 """Steps of one batch size, and how much smaller one size is than another, that tell what a smaller batch would take."""
 
@@ -89,6 +92,13 @@ class ObservedSteps:
         """Seconds of a step's transfers, also of those behind backward: there a rank that is early waits as well."""
         hidden = min(one.typical.hidden for one in self.workers.values())
         return self.mean.communicate + hidden
+
+    @property
+    def knows_hidden(self) -> bool:
+        """Whether all that a step transfers is recorded: of DistributedDataParallel, what backward hides is not."""
+        strategy = build_strategy(self.run.config.settings.strategy)
+        whole = BYTES * self.run.summary.parameters
+        return not isinstance(strategy, WatchedDDP) or whole <= strategy.first_bucket
 
     @property
     def hosts(self) -> int:

@@ -22,7 +22,7 @@ from paceline.runtimes.virtual.shape import JobShape
 from paceline.studies.findings.observed import ObservedSteps
 from paceline.studies.predict.forecast import coding_of
 from paceline.studies.predict.prediction import PredictedStep
-from paceline.studies.predict.setup import Setup
+from paceline.studies.predict.setup import Setup, with_slower
 from paceline.studies.predict.step import predict_step
 
 PIECES = 64
@@ -36,6 +36,8 @@ SHORT = 32_768
 """Bytes of a message below which its latency is what takes the time, where nothing else tells."""
 MOST_OF_IT = 0.95
 """The part of the transfers that latency takes at most: some bandwidth is needed too."""
+SLOWEST, HALVINGS = 2.0**16, 12
+"""How much slower than what is exposed a link may be, and how often the range of that factor is halved."""
 NO_TIME = 1e15
 """Bytes a second of a link that takes none."""
 
@@ -154,7 +156,24 @@ def _with_fitted_link(seen: ObservedSteps, bare: Setup) -> RebuiltRun:
     part = min(part, MOST_OF_IT)
     link = Link(latency=part * taken / delays, bandwidth=(per_byte - coding) / ((1 - part) * taken))
     fitted = replace(bare, cluster=bare.cluster.map_hosts(lambda host: replace(host, link=link, inside=link)))
+    if not seen.knows_hidden:
+        fitted = _slowed(fitted, seen.mean.communicate)
     return RebuiltRun(seen, fitted, delays, None if known is None else part)
+
+
+def _slowed(setup: Setup, exposed: float) -> Setup:
+    """With links so slow that backward leaves as much of the transfers as was recorded."""
+    fast, slow = 1.0, 2.0
+    while slow < SLOWEST and _exposed(setup, slow) < exposed:
+        fast, slow = slow, 2 * slow
+    for _ in range(HALVINGS):
+        middle = (fast + slow) / 2
+        fast, slow = (middle, slow) if _exposed(setup, middle) < exposed else (fast, middle)
+    return with_slower(setup, transfers=slow)
+
+
+def _exposed(setup: Setup, factor: float) -> float:
+    return predict_step(with_slower(setup, transfers=factor)).breakdown.communicate
 
 
 def _transfers(setup: Setup, latency: float, bandwidth: float) -> float:
