@@ -15,6 +15,7 @@ from command import run_python
 from paceline.collectives.traffic import ring_bytes
 from paceline.errors import UsageError
 from paceline.loop.process import ScriptProcess
+from paceline.loop.store_comm import StoreComm
 from paceline.loop.watch_recorder import ExchangeLengths, WatchRecorder
 from paceline.records.events import EventWriter, read_events
 from paceline.records.folder import RunFolder
@@ -204,3 +205,12 @@ def test_what_a_script_does_by_itself_can_be_recorded_and_not_be_chosen() -> Non
     assert observe(build_strategy("ddp"), 2, 1.0, "ddp") == observe(build_strategy("all-reduce"), 2, 1.0, "")
     with pytest.raises(UsageError, match="not known"):
         observe(build_strategy("own"), 2, 1.0, "own")
+
+
+def test_a_worker_that_alone_is_watched_is_told_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.loop.store_comm.AT_END", 0.05)
+    comm = StoreComm(dist.HashStore(), 0, 2, patience=0.05)
+    with pytest.raises(UsageError, match="rank 1 did not train a watched model"):
+        comm.exchange("here")
+    comm.is_over = True
+    assert comm.exchange("what rank 0 did")[0] == "what rank 0 did"

@@ -31,6 +31,8 @@ from paceline.strategies.base import Strategy
 NO_STRATEGY = "none"
 """What is named in place of a strategy where the workers are only started, and perhaps measured."""
 
+FindProcess = Callable[[ProcessInfo | None], ProcessInfo | None]
+
 
 class Joined(Protocol):
     """What a script has joined a run with."""
@@ -80,16 +82,16 @@ class ScriptProcess:
     stack: ExitStack = field(default_factory=ExitStack)
 
     @classmethod
-    def here(cls) -> "ScriptProcess":
-        """This process's, by the variables of its launcher; without a launcher there is one worker."""
+    def here(cls, find: FindProcess = process_of_group) -> "ScriptProcess":
+        """This process's, by what ``find`` makes of its launcher's variables; without either there is one worker."""
         if cls.current is None:
-            cls.current = cls._of_environment()
+            cls.current = cls._of_environment(find)
             atexit.register(cls.current.end)
         return cls.current
 
     @classmethod
-    def _of_environment(cls) -> "ScriptProcess":
-        info, stack = process_of_group(ProcessInfo.from_environment()), ExitStack()
+    def _of_environment(cls, find: FindProcess) -> "ScriptProcess":
+        info, stack = find(ProcessInfo.from_environment()), ExitStack()
         launched = info is not None
         info = info or ProcessInfo()
         runs = Path("runs") if launched else Path(stack.enter_context(TemporaryDirectory(prefix="paceline-")))

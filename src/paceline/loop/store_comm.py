@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.distributed.distributed_c10d import Store
 
+from paceline.errors import UsageError
 from paceline.runtimes.live.worker.comm import SoloComm
 
 AT_END = 10.0
@@ -33,7 +34,14 @@ class StoreComm(SoloComm):
         self.store.set(keys[self.rank], json.dumps(document))
         if self.is_over:
             return self._those_of(keys if self.rank == 0 else keys[self.rank : self.rank + 1])
-        self.store.wait(keys, timedelta(seconds=self._patience))
+        try:
+            self.store.wait(keys, timedelta(seconds=self._patience))
+        except RuntimeError as error:
+            missing = [str(rank) for rank, key in enumerate(keys) if not self.store.check([key])]
+            raise UsageError(
+                f"rank {', '.join(missing)} did not train a watched model within {self._patience:g} s; all workers "
+                "call paceline.watch()"
+            ) from error
         return [json.loads(found) for found in self.store.multi_get(keys)]
 
     def _those_of(self, keys: list[str]) -> list[Any]:

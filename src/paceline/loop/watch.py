@@ -4,16 +4,18 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from paceline.errors import describe, say_on_stderr
+from paceline.collectives.schedule import number_hosts
+from paceline.errors import UsageError, describe, say_on_stderr
 from paceline.jobs.step import StepHooks, StepPhase
 from paceline.loop.ddp import DDPExchanges
 from paceline.loop.phases import LoopPhases
@@ -30,6 +32,7 @@ from paceline.reports.findings import diagnose
 from paceline.reports.progress import ConsoleObserver, Tee
 from paceline.reports.trace import TraceObserver
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.run_store import default_store
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.records import RunRecords
 from paceline.runtimes.live.worker.start import sample_system
@@ -39,8 +42,8 @@ from paceline.shm.host import host_id
 from paceline.strategies import build_strategy
 from paceline.strategies.base import Worker
 
-WAIT_FOR_DDP, WAIT_FOR_OTHERS = 1800.0, 30.0
-"""Seconds until all workers are in their first forward: under DistributedDataParallel that waits for them anyway."""
+WAIT_FOR_OTHERS = 60.0
+"""Seconds from a worker's first forward until all are in theirs; else it watches nothing."""
 AFTER_LAST_STEP = 5.0
 """Seconds that a worker waits, when its script has ended, until the last exchanges are compared."""
 
@@ -50,7 +53,7 @@ def watch(model: nn.Module, optimizer: Optimizer) -> "Watch":
 
     The model is in one process or under DistributedDataParallel, which may be what is given, or be made of it later.
     """
-    process = ScriptProcess.here()
+    process = ScriptProcess.here(lambda launched: launched)  # workers meet in their first forward
     process.check_free()
     if process.is_plain:
         process.runs = RUNS
@@ -143,7 +146,7 @@ class WatchedSteps(LoopPhases):
         self._me, self._process.joined = None, None
         with suppress(OSError), self._held:
             self._writing.close()
-        say_on_stderr(f"paceline.watch has stopped, and the script goes on: {describe(error)}")
+        say_on_stderr(f"paceline.watch has stopped, and the script goes on: {_told(error)}")
 
     def _ddp_begins(self, ddp: nn.Module, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         if self._me and self._ddp and ddp.training and torch.is_grad_enabled() and self.phase == "data":
@@ -241,14 +244,17 @@ class WatchedSteps(LoopPhases):
         lengths = None
         if isinstance(self._comm, StoreComm) and self._ddp:
             lengths = ExchangeLengths(self._comm.store, self._comm.rank, self._comm.workers)
-        self.recorder = WatchRecorder(lengths, events, self._records.ledger)
+        # Ranks of a host read the same clock, and their spans count from the same moment.
+        begun = self._comm.exchange(perf_counter())[self._records.local[0]]
+        self.recorder = WatchRecorder(lengths, events, self._records.ledger, perf_counter() - begun)
         self.hooks = _Marks(self.recorder)
         self._me = me
 
     def _meet(self) -> tuple[SoloComm, ProcessInfo]:
         """The workers of the script's process group, by its store, and this one's place among them."""
         info, ddp = self._process.info, self._ddp
-        if not dist.is_initialized() or dist.get_world_size() == 1:
+        formed = default_store()
+        if formed is None or dist.get_world_size() == 1:
             alone: dict[str, Any] = {
                 "rank": 0,
                 "workers": 1,
@@ -260,22 +266,20 @@ class WatchedSteps(LoopPhases):
             return SoloComm(), replace(info, **alone)
         group = ddp.ddp.process_group if ddp else dist.group.WORLD
         ranks = dist.get_process_group_ranks(group)
-        name = f"paceline/{ranks[0]}-{len(ranks)}/{self._process.records}"
-        store = PrefixStore(name, _get_default_store())
-        patience = WAIT_FOR_DDP if ddp else WAIT_FOR_OTHERS
-        comm = StoreComm(store, dist.get_rank(group), len(ranks), patience)
+        name = f"watch/{ranks[0]}-{len(ranks)}/{self._process.records}"
+        store = PrefixStore(name, formed)
+        comm = StoreComm(store, dist.get_rank(group), len(ranks), WAIT_FOR_OTHERS)
         comm.transport = _transport(group, next(self._model.parameters()).device)
-        hosts = comm.exchange(host_id())
-        nodes = list(dict.fromkeys(hosts))
-        local = [rank for rank, host in enumerate(hosts) if host == hosts[comm.rank]]
+        nodes = number_hosts(comm.exchange(host_id()))
+        local = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
         return comm, replace(
             info,
             rank=comm.rank,
             workers=comm.workers,
             local_rank=local.index(comm.rank),
             local_workers=len(local),
-            node_rank=nodes.index(hosts[comm.rank]),
-            nodes=len(nodes),
+            node_rank=nodes[comm.rank],
+            nodes=max(nodes) + 1,
         )
 
     def _strategy(self) -> str:
@@ -324,7 +328,7 @@ class WatchedSteps(LoopPhases):
                 self._writing.close()
                 self._records.finished(ending, Position(progress=me.clock), self._sampler)
             except Exception as error:
-                say_on_stderr(f"the record of paceline.watch has no summary: {describe(error)}")
+                say_on_stderr(f"the record of paceline.watch has no summary: {_told(error)}")
             finally:
                 self._observer.close()
 
@@ -339,6 +343,10 @@ def _observer(process: ScriptProcess, settings: Settings) -> Observer:
     if process.info.launch is not None:
         return process.observe(settings)
     return Tee([ScriptConsole(), TraceObserver()])
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, UsageError) else describe(error)
 
 
 def _transport(group: Any, device: torch.device) -> str:

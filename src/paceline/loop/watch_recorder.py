@@ -76,8 +76,10 @@ def _unpack(packed: bytes) -> tuple[float, ...]:
 class WatchRecorder(StepRecorder):
     """Without ``lengths`` there are no other workers, or exchanges are not seen."""
 
-    def __init__(self, lengths: ExchangeLengths | None, events: EventWriter, ledger: TimeLedger) -> None:
-        super().__init__(SoloComm(), events, ledger)
+    def __init__(
+        self, lengths: ExchangeLengths | None, events: EventWriter, ledger: TimeLedger, begun: float = 0.0
+    ) -> None:
+        super().__init__(SoloComm(), events, ledger, begun)
         self._lengths, self._minima = lengths, deque[float]()
         self._posted = 0
         """How many of the exchanges that are kept the others have been told of."""

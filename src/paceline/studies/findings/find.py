@@ -7,7 +7,7 @@ from functools import cached_property
 from paceline.records.load import disturbance
 from paceline.runtimes.settings import Cadence, Settings
 from paceline.strategies import is_watched
-from paceline.studies.findings.finding import WORTH, Finding, Kind, Place, Remedy
+from paceline.studies.findings.finding import WORTH, Finding, Kind, Remedy, RemedyPlace
 from paceline.studies.findings.observed import ObservedSteps
 from paceline.studies.findings.rebuilt import RebuiltRun, rebuild
 from paceline.studies.findings.remedies import (
@@ -55,7 +55,7 @@ def find(run: RecordedRun) -> tuple[Finding, ...]:
 def _placed(finding: Finding, settings: Settings) -> Finding:
     """With the place where each remedy is set."""
 
-    def place(name: str) -> Place:
+    def place(name: str) -> RemedyPlace:
         if name in ("batch_size", "loader_workers") and settings.job.is_script:
             return "script"
         return (

@@ -19,7 +19,7 @@ Kind = Literal[
 ]
 """What costs the time. "communication" is said where a record does not tell latency from bandwidth."""
 
-Place = Literal["command", "job", "script", "distribute"]
+RemedyPlace = Literal["command", "job", "script", "distribute"]
 """Where a setting is: on the command line, also of a script that calls ``distribute`` in place of what it does now, or
 in the user's own job or script."""
 
@@ -33,7 +33,7 @@ class Remedy:
     """Options of a run by their names, or ``loader_workers``, which a user's job sets."""
     gain: float
     """Samples a second over those of the run, predicted."""
-    place: Place = "command"
+    place: RemedyPlace = "command"
 
 
 @dataclass(frozen=True, kw_only=True)

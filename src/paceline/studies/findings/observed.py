@@ -6,8 +6,7 @@ from statistics import fmean, median
 
 from paceline.records.events import sample_events
 from paceline.records.spans import StepBreakdown, StepRecord, Totals
-from paceline.strategies import build_strategy
-from paceline.strategies.watched import WatchedDDP
+from paceline.strategies import build_strategy, is_watched
 from paceline.studies.recorded import RecordedRun
 
 FEWEST = 5
@@ -15,8 +14,8 @@ FEWEST = 5
 MOSTLY_WHOLE = 0.9
 GROWING = ("data", "forward", "backward")
 """What takes longer with a larger batch."""
-BYTES = 4
-"""Of a parameter's gradient."""
+BYTES, AT_ONCE = 4, 2**20
+"""Of a parameter's gradient, and of all that DistributedDataParallel sends at once, when backward has ended."""
 ENOUGH, APART = 3, 0.75
 """Steps of one batch size, and how much smaller one size is than another, that tell what a smaller batch would take."""
 
@@ -96,9 +95,8 @@ class ObservedSteps:
     @property
     def knows_hidden(self) -> bool:
         """Whether all that a step transfers is recorded: of DistributedDataParallel, what backward hides is not."""
-        strategy = build_strategy(self.run.config.settings.strategy)
-        whole = BYTES * self.run.summary.parameters
-        return not isinstance(strategy, WatchedDDP) or whole <= strategy.first_bucket
+        spec, whole = self.run.config.settings.strategy, BYTES * self.run.summary.parameters
+        return not is_watched(spec) or not build_strategy(spec).replicated or whole <= AT_ONCE
 
     @property
     def hosts(self) -> int:
