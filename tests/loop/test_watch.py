@@ -30,6 +30,7 @@ from paceline.studies.predict import predict
 from paceline.studies.predict.observe import observe
 from paceline.studies.predict.request import PredictRequest
 from paceline.studies.recorded import read_recorded
+from ports import free_ports
 
 TRAINED = 6 * 16 + 16 + 16 * 5 + 5 + 3
 
@@ -78,6 +79,43 @@ def test_a_slow_rank_is_named_and_a_watched_run_is_compared_with_a_distributed_o
     assert done.returncode == 0, done.stderr
     assert "faster per step" in done.stdout
     assert (run.folder.path / "trace.json.gz").exists()
+
+
+def test_workers_that_a_script_starts_itself_are_one_record(tmp_path: Path) -> None:
+    """Without a launcher's variables; buffers are broadcast before each forward, which is an exchange as well."""
+    script = str(Path(__file__).parent / "spawned_pair.py")
+    done = run_python(script, str(free_ports(1)[0]), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 workers x batch 4, ddp over gloo" in done.stderr
+    folder = the_run(tmp_path)
+    assert [(one.steps, one.samples) for one in read_summary(folder).totals] == [(8, 32)] * 2
+    for rank in range(2):
+        steps = [one for one in read_events(folder.events(rank)) if one.is_step]
+        for record in steps[1:]:  # in the first one the record begins, when buffers have been sent
+            kinds = [span.kind for span in record.spans if span.kind != "wait"]
+            assert kinds == ["data", "communicate", "forward", "backward", "communicate", "apply", "other"]
+
+
+def test_paceline_run_records_a_script_that_distributes_nothing(tmp_path: Path) -> None:
+    words = (
+        "run",
+        "--workers",
+        "2",
+        "--strategy",
+        "none",
+        "--name",
+        "by-hand",
+        PAIR,
+        "watch-ddp",
+        "model.pt",
+    )
+    done = run_python("-m", "paceline", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "where a step went" in done.stdout
+    folder = the_run(tmp_path)
+    assert "by-hand" in folder.path.name
+    assert read_config(folder).settings.strategy.startswith("ddp")
+    assert [one.steps for one in read_summary(folder).totals] == [12, 12]
 
 
 def test_exchanges_are_split_by_the_shortest_without_waiting(tmp_path: Path) -> None:

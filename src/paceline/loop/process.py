@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
+from multiprocessing import parent_process
+from multiprocessing.util import Finalize
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import ClassVar, Protocol
@@ -87,6 +89,8 @@ class ScriptProcess:
         if cls.current is None:
             cls.current = cls._of_environment(find)
             atexit.register(cls.current.end)
+            if parent_process() is not None:  # a child of multiprocessing ends without what atexit has
+                Finalize(None, cls.current.end, exitpriority=0)
         return cls.current
 
     @classmethod
