@@ -11,7 +11,7 @@ from paceline.records.files import from_document
 from paceline.records.spans import StepBreakdown, Totals
 from paceline.records.summary import SCHEMA, Observer, Started, Summary
 from paceline.reports import progress
-from paceline.reports.progress import ConsoleObserver, JsonObserver, Tee, header
+from paceline.reports.progress import ConsoleObserver, JsonObserver, Screen, Tee, header
 
 RUN = Started(
     name="digits",
@@ -280,3 +280,16 @@ def test_the_header_tells_the_threads_of_a_worker_and_the_cores():
 )
 def test_shared_memory_has_one_name(transport, shown):
     assert header(replace(RUN, transport=transport))[0].endswith(f"all-reduce over {shown}")
+
+
+def test_time_left_is_told_when_enough_is_done_to_tell(monkeypatch):
+    """If this failed, a task that has just begun would be said to take a year."""
+    err = io.StringIO()
+    screen = Screen(io.StringIO(), err)
+    now = screen.begun + 70.0
+    monkeypatch.setattr("paceline.reports.progress.time.monotonic", lambda: now)
+    screen.count_down(1e-6, "1 network")
+    assert err.getvalue() == "0 %  1 network\n"
+    now += 20.0
+    screen.count_down(0.25, "2 networks")
+    assert err.getvalue().endswith("25 %  2 networks  about 4 min left\n")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SCHEMA = 2
 BAR_EVERY, LINE_EVERY = 0.25, 10.0
 """Seconds between two looks at the progress: as a bar on a terminal, as a line in a file or a pipe."""
+TELLING = 0.01
+"""The part that must be done before it tells how long the rest takes."""
 
 
 class Screen:
@@ -64,7 +66,7 @@ class Screen:
         """Show it, when it is due, with about how long the rest takes."""
         now = time.monotonic()
         if now >= self.due:
-            left = (now - self.begun) * (1 - done) / done if done else 0.0
+            left = (now - self.begun) * (1 - done) / done if done >= TELLING else 0.0
             self.show(done, f"{words}  about {time_left(left)} left" if left else words)
 
     def note(self, sentence: str) -> None:

@@ -149,7 +149,7 @@ def _measure_networks(
             few, single = quiet.measure(partial(_measure_few, len(networks), len(layers), seconds >= 30))
             networks += few
             layers += single
-            show(min(1.0, spent / seconds), f"{len(networks)} networks")
+            show(min(1.0, spent / seconds), f"{len(networks)} network{'s' * (len(networks) != 1)}")
     return networks, layers
 
 
