@@ -39,7 +39,7 @@ def paceline(home: Path, *words: str) -> None:
 
 
 def only(home: Path, pattern: str, words: Sequence[str]) -> Path:
-    """What a command makes; it is run where that is not there yet."""
+    """The last file that a command makes; it is run, or goes on, where that is not there yet."""
     if not list(home.glob(pattern)):
         print(f"paceline {' '.join(words)}", file=sys.stderr)
         paceline(home, *words)
@@ -62,10 +62,10 @@ def main() -> int:
         home = (options.out or Path(name)).absolute()
         home.mkdir(exist_ok=True)
         only(home, "cache/paceline/profile-*", ("calibrate", "machine", "--seconds", str(options.calibrate)))
-        run = only(home, "runs/*-uneven-*", TRAIN)
-        sweep = only(home, "sweeps/*", (*SWEEP, "--seconds", str(options.seconds)))
+        run = only(home, "runs/*-uneven-*/summary.json", TRAIN).parent
+        chart = only(home, "sweeps/*/chart.svg", (*SWEEP, "--seconds", str(options.seconds)))
         paceline(home, "report", str(run))
-        shutil.copy(sweep / "chart.svg", pictures / "scaling.svg")
+        shutil.copy(chart, pictures / "scaling.svg")
         with browser(Path(name) / "chromium") as chrome:
             for scheme in ("light", "dark"):
                 show(chrome, WIDTH, 900, scheme, SCALE)
