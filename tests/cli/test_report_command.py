@@ -13,8 +13,10 @@ from convergence_studies import cell_result, study_of
 from paceline.cli.main import main, make_app
 from paceline.cli.repeat import repeat_command
 from paceline.clusters.profile import LinkFit, Profile, write_profile
+from paceline.jobs.spec import JobSpec
 from paceline.records.files import json_text, to_document
 from paceline.reports.page.build import make_page
+from paceline.reports.page.run import repeat_blocks
 from paceline.runtimes.config import resolved
 from paceline.runtimes.settings import Cadence
 from paceline.studies.convergence.folder import StudyFolder
@@ -185,3 +187,16 @@ def test_commands_that_draw_nothing_do_not_import_altair():
         "main(['strategies']); sys.exit('altair' in sys.modules or 'vl_convert' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_the_page_of_a_script_claims_no_job_and_no_line_that_repeats_it(run):
+    """If this failed, the page of a script's run would say that it trained the digits, and how to do that again."""
+    recorded = read_recorded(run)
+    settings = replace(recorded.config.settings, job=JobSpec(path="mine.py"))
+    script = replace(recorded, config=replace(recorded.config, settings=settings))
+    assert repeat_command(script.config) == ""
+    said, table, _ = repeat_blocks(script, repeat_command)
+    assert said.text.startswith("Start mine.py again as it was started")
+    names = {name for name, _ in table.rows}
+    assert "job path" in names
+    assert not {"job data", "job model", "job optimizer"} & names

@@ -36,7 +36,9 @@ _MACHINERY = {
 
 
 def repeat_command(config: Config) -> str:
-    """The line to type; empty where no line can say it, as for a cluster that a file describes."""
+    """The line to type; empty where none can say it, as for a script's own arguments or a cluster from a file."""
+    if config.settings.job.is_script:
+        return ""
     given = _settings(config.settings)
     if config.runtime == "live":
         hosts = len({*config.placement.workers}) or 1

@@ -120,7 +120,7 @@ def run_answer(summary: Summary, workers: Workers) -> str:
     for loss in ("test_loss", "train_loss"):
         if loss in final:
             return f"ended at a {loss.replace('_', ' ')} of {final[loss]:.4f} after {took}"
-    each = f", {show_seconds(_typical(workers).total)} a step" if workers else ""
+    each = f", {show_seconds(_typical(workers).total)} a step typically" if workers else ""
     return f"{counted(summary.steps, 'step')} in {took}{each}"
 
 

@@ -32,12 +32,14 @@ from paceline.reports.page.time_figures import pace_figure, system_figures, time
 from paceline.reports.summary import after_warm_up, run_answer
 from paceline.reports.text import counted, ms_digits
 from paceline.runtimes.config import Config
-from paceline.runtimes.settings import Cadence
+from paceline.runtimes.settings import Cadence, Settings
 from paceline.strategies import RECORDED
 from paceline.studies.compare import RunComparison, compared_run
 from paceline.studies.findings import find
 from paceline.studies.recorded import RecordedRun
 from paceline.units import show_bytes, show_seconds
+
+PARTS_OF_A_JOB = ("data", "data_dir", "model", "optimizer", "schedule", "label_smoothing")
 
 Repeat = Callable[[Config], str]
 """The command that repeats a run; empty where no line can say it."""
@@ -74,6 +76,8 @@ def answer(run: RecordedRun) -> str:
         (getattr(step, field) / step.total, part) for part, field in STEP_PARTS.items() if part != "hidden"
     )
     phrase = _PHRASES.get(part, part)
+    if said.endswith("typically"):
+        return f"{told} {100 * share:.0f} % of a typical step is {phrase}."
     return f"{told} A typical step takes {show_seconds(step.total)}, {100 * share:.0f} % of it {phrase}."
 
 
@@ -167,7 +171,10 @@ def _against(part: str, expected: float, measured: float, digits: int) -> tuple[
 
 def repeat_blocks(run: RecordedRun, repeat: Repeat) -> tuple[Any, ...]:
     command = repeat(run.config)
+    job = run.config.settings.job
     unsaid = "No single line says all that this run was given; its config.json does."
+    if job.is_script:
+        unsaid = f"Start {job.path} again as it was started: what it was given, only its author knows."
     return (
         CommandLine(command) if command else Paragraph(unsaid),
         settings_table([run], [run.name]),
@@ -178,7 +185,7 @@ def repeat_blocks(run: RecordedRun, repeat: Repeat) -> tuple[Any, ...]:
 def settings_table(
     runs: Sequence[RecordedRun], names: Sequence[str], *, differing: bool = False
 ) -> PageTable:
-    flat = [_flat(to_document(run.config.settings)) for run in runs]
+    flat = [_flat(used_settings(run.config.settings)) for run in runs]
     keys = dict.fromkeys(key for one in flat for key in one)
     shown = [key for key in keys if not differing or len({one.get(key, "-") for one in flat}) > 1]
     return PageTable(
@@ -187,6 +194,16 @@ def settings_table(
         rows=tuple((key, *(one.get(key, "-") for one in flat)) for key in shown),
         texts=1 + len(runs),
     )
+
+
+def used_settings(settings: Settings) -> dict[str, Any]:
+    """Without the parts of a job that a job of the user's own does not use."""
+    document: dict[str, Any] = to_document(settings)
+    if settings.job.path is not None:
+        document["job"] = {
+            name: value for name, value in document["job"].items() if name not in PARTS_OF_A_JOB
+        }
+    return document
 
 
 def _flat(document: Mapping[str, Any]) -> dict[str, str]:

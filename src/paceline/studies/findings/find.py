@@ -159,8 +159,8 @@ class Diagnosis:
             return
         batch = settings.batch_sizes[0]
         sentence = (
-            f"{len(seen.workers)} workers train {seen.rate:,.0f} samples/s; one alone would train about {alone:,.0f} "
-            f"at batch {batch}: what they exchange takes longer than what they save."
+            f"{len(seen.workers)} workers train {seen.rate:,.0f} samples/s in typical steps; one alone would train "
+            f"about {alone:,.0f} at batch {batch}: what they exchange takes longer than what they save."
         )
         hosts = (("nodes", "1"),) if seen.hosts > 1 else ()
         remedies = [Remedy(change=(*hosts, ("workers", "1")), gain=alone / seen.rate)]
