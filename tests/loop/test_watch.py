@@ -149,6 +149,23 @@ def test_exchanges_are_split_by_the_shortest_without_waiting(tmp_path: Path) -> 
         writer.close()
 
 
+def test_a_record_is_written_when_the_store_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths, ledger = ExchangeLengths(dist.HashStore(), 1, 2), TimeLedger()
+
+    def gone(_: object) -> None:
+        raise dist.DistNetworkError("the host of the store has ended")
+
+    monkeypatch.setattr(lengths, "post", gone)
+    with EventWriter(tmp_path / "events.jsonl") as events:
+        recorder = WatchRecorder(lengths, events, ledger)
+        for step in range(1, 3):
+            recorder.exchanged(8, 8)
+            recorder.count(1)
+            recorder.close(step)
+        recorder.finish(2, patience=5.0)
+    assert [one.step for one in read_events(tmp_path / "events.jsonl") if one.is_step] == [1, 2]
+
+
 def loop(optimizer: torch.optim.Optimizer, model: nn.Module, steps: int = 8) -> None:
     for _ in range(steps):
         optimizer.zero_grad()

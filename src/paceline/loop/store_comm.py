@@ -2,15 +2,24 @@
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
 from typing import Any
 
-from torch.distributed.distributed_c10d import Store
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
+from paceline.collectives.schedule import number_hosts
 from paceline.errors import UsageError
+from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.run_store import default_store
 from paceline.runtimes.live.worker.comm import SoloComm
+from paceline.shm.host import host_id
 
+AT_START = 60.0
+"""Seconds that a worker waits in its first forward until all are in theirs."""
 AT_END = 10.0
 """Seconds that rank 0 waits for what the others did, when its script has ended."""
 
@@ -20,7 +29,7 @@ class StoreComm(SoloComm):
 
     alone = False
 
-    def __init__(self, store: Store, rank: int, workers: int, patience: float) -> None:
+    def __init__(self, store: Store, rank: int, workers: int, patience: float = AT_START) -> None:
         """``patience`` is how many seconds a worker waits for the others' documents."""
         self.store, self.rank, self.workers = store, rank, workers
         self.members = tuple(range(workers))
@@ -51,3 +60,38 @@ class StoreComm(SoloComm):
                 self.store.wait([key], timedelta(seconds=max(0.001, deadline - monotonic())))
                 found.append(json.loads(self.store.get(key)))
         return found
+
+
+def meet(
+    info: ProcessInfo, group: dist.ProcessGroup | None, device: torch.device, name: str
+) -> tuple[SoloComm, ProcessInfo]:
+    """The workers of the script's group, and this one's place among them; without a group it is alone.
+
+    ``group`` is the default one where it is None, and ``name`` is where the store keeps what they say.
+    """
+    formed = default_store()
+    if formed is None or dist.get_world_size() == 1:
+        return SoloComm(), replace(
+            info, rank=0, workers=1, local_rank=0, local_workers=1, node_rank=0, nodes=1
+        )
+    ranks = dist.get_process_group_ranks(group)
+    store = PrefixStore(f"{name}/{ranks[0]}-{len(ranks)}", formed)
+    comm = StoreComm(store, dist.get_rank(group), len(ranks))
+    comm.transport = _transport(group or dist.group.WORLD, device)
+    nodes = number_hosts(comm.exchange(host_id()))
+    local = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
+    return comm, replace(
+        info,
+        rank=comm.rank,
+        workers=comm.workers,
+        local_rank=local.index(comm.rank),
+        local_workers=len(local),
+        node_rank=nodes[comm.rank],
+        nodes=max(nodes) + 1,
+    )
+
+
+def _transport(group: Any, device: torch.device) -> str:
+    with suppress(RuntimeError):  # a group without a backend for this device
+        return str(group._get_backend(device).name())
+    return str(dist.get_backend(group))

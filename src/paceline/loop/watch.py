@@ -3,25 +3,21 @@
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.distributed_c10d import PrefixStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from paceline.collectives.schedule import number_hosts
 from paceline.errors import UsageError, describe, say_on_stderr
 from paceline.jobs.step import StepHooks, StepPhase
 from paceline.loop.ddp import DDPExchanges
 from paceline.loop.phases import LoopPhases
 from paceline.loop.process import ScriptProcess
 from paceline.loop.replica import prepare_script
-from paceline.loop.store_comm import StoreComm
+from paceline.loop.store_comm import StoreComm, meet
 from paceline.loop.watch_recorder import ExchangeLengths, WatchRecorder
 from paceline.records.events import EventWriter
 from paceline.records.folder import RUNS
@@ -31,19 +27,14 @@ from paceline.records.summary import Observer
 from paceline.reports.findings import diagnose
 from paceline.reports.progress import ConsoleObserver, Tee
 from paceline.reports.trace import TraceObserver
-from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.run_store import default_store
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.records import RunRecords
 from paceline.runtimes.live.worker.start import sample_system
 from paceline.runtimes.session import Ending, Position
 from paceline.runtimes.settings import Settings
-from paceline.shm.host import host_id
 from paceline.strategies import build_strategy
 from paceline.strategies.base import Worker
 
-WAIT_FOR_OTHERS = 60.0
-"""Seconds from a worker's first forward until all are in theirs; else it watches nothing."""
 AFTER_LAST_STEP = 5.0
 """Seconds that a worker waits, when its script has ended, until the last exchanges are compared."""
 
@@ -217,7 +208,9 @@ class WatchedSteps(LoopPhases):
     def _open(self, samples: int) -> None:
         """All workers are in their first forward: the record begins."""
         process = self._process
-        self._comm, process.info = self._meet()
+        group = self._ddp.ddp.process_group if self._ddp else None
+        device = next(self._model.parameters()).device
+        self._comm, process.info = meet(process.info, group, device, f"watch/{process.records}")
         sizes = tuple(self._comm.exchange(max(1, samples)))
         settings = process.settings(self._strategy(), "identity", sizes)
         prepared = prepare_script(settings, build_strategy(settings.strategy), self._model, self._optimizer)
@@ -249,38 +242,6 @@ class WatchedSteps(LoopPhases):
         self.recorder = WatchRecorder(lengths, events, self._records.ledger, perf_counter() - begun)
         self.hooks = _Marks(self.recorder)
         self._me = me
-
-    def _meet(self) -> tuple[SoloComm, ProcessInfo]:
-        """The workers of the script's process group, by its store, and this one's place among them."""
-        info, ddp = self._process.info, self._ddp
-        formed = default_store()
-        if formed is None or dist.get_world_size() == 1:
-            alone: dict[str, Any] = {
-                "rank": 0,
-                "workers": 1,
-                "local_rank": 0,
-                "local_workers": 1,
-                "node_rank": 0,
-                "nodes": 1,
-            }
-            return SoloComm(), replace(info, **alone)
-        group = ddp.ddp.process_group if ddp else dist.group.WORLD
-        ranks = dist.get_process_group_ranks(group)
-        name = f"watch/{ranks[0]}-{len(ranks)}/{self._process.records}"
-        store = PrefixStore(name, formed)
-        comm = StoreComm(store, dist.get_rank(group), len(ranks), WAIT_FOR_OTHERS)
-        comm.transport = _transport(group, next(self._model.parameters()).device)
-        nodes = number_hosts(comm.exchange(host_id()))
-        local = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
-        return comm, replace(
-            info,
-            rank=comm.rank,
-            workers=comm.workers,
-            local_rank=local.index(comm.rank),
-            local_workers=len(local),
-            node_rank=nodes[comm.rank],
-            nodes=max(nodes) + 1,
-        )
 
     def _strategy(self) -> str:
         if self._ddp:
@@ -347,9 +308,3 @@ def _observer(process: ScriptProcess, settings: Settings) -> Observer:
 
 def _told(error: Exception) -> str:
     return str(error) if isinstance(error, UsageError) else describe(error)
-
-
-def _transport(group: Any, device: torch.device) -> str:
-    with suppress(RuntimeError):
-        return str(group._get_backend(device).name())
-    return str(dist.get_backend(group))

@@ -2,7 +2,8 @@
 
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter, sleep
 
 from torch.distributed.distributed_c10d import Store
@@ -102,9 +103,11 @@ class WatchRecorder(StepRecorder):
         self._settled = self._last
         if self._lengths:
             new = self._exchanges[self._posted :]
-            self._lengths.post([record.spans[place].length for record, place in new])
-            self._posted = len(self._exchanges)
-            self._write_compared(self._lengths)
+            lengths = [record.spans[place].length for record, place in new]
+            with self._while_store_lasts():
+                self._lengths.post(lengths)
+                self._posted = len(self._exchanges)
+                self._write_compared(self._lengths)
 
     def finish(self, step: int, patience: float) -> None:
         """Write what is left once the others have compared it, or when they have not for ``patience`` seconds."""
@@ -113,8 +116,21 @@ class WatchRecorder(StepRecorder):
         deadline = perf_counter() + patience
         while self._exchanges and self._lengths and perf_counter() < deadline:
             sleep(0.002)
-            self._write_compared(self._lengths, last=True)
+            with self._while_store_lasts():
+                self._write_compared(self._lengths, last=True)
         self.give_up(step)
+
+    @contextmanager
+    def _while_store_lasts(self) -> Iterator[None]:
+        """Its host may be gone: then exchanges stay as they are."""
+        try:
+            yield
+        except RuntimeError:
+            self._stop_comparing()
+
+    def _stop_comparing(self) -> None:
+        self._lengths = None
+        self._exchanges.clear()
 
     def _write_compared(self, lengths: ExchangeLengths, *, last: bool = False) -> None:
         self._minima += lengths.take(last=last)
@@ -125,8 +141,7 @@ class WatchRecorder(StepRecorder):
         del self._exchanges[:many]
         self._posted -= many
         if len(self._exchanges) > MOST_KEPT:
-            self._lengths = None
-            self._exchanges.clear()
+            self._stop_comparing()
         self._write_before(self._exchanges[0][0] if self._exchanges else None)
 
     def _write_before(self, waiting: StepRecord | None) -> None:
