@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 # Set-up compiles nothing, so what is imported is compiled once, and not by every process anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup train test lint format benchmarks clean
+.PHONY: help setup places train test lint format benchmarks clean
 
 help:
 	@echo "make train       train the embedded digits on 2 local workers, and make a report"
 	@echo "make test        run the tests"
+	@echo "make places      add Ray, Lightning, accelerate and transformers, whose tests are skipped without them"
 	@echo "make lint        ruff, mypy --strict and the import contract"
 	@echo "make format      let ruff format the code"
 	@echo "make benchmarks  measure every figure that the docs state (slow)"
@@ -20,6 +21,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 setup: $(VENV)/.ready
+
+places: setup
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt --editable '.[places]'
 
 train: setup
 	$(BIN)/paceline train --report

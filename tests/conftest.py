@@ -63,6 +63,7 @@ def descendants() -> list[psutil.Process]:
 
 SLOW = (
     "test_codecs_live",
+    "test_ray",
     "test_equalities",
     "test_served_runs",
     "test_compressed_runs",
@@ -80,6 +81,7 @@ SLOW = (
     "test_resharding",
     "test_bench_command",
     "test_predict_answers",
+    "test_slurm",
     "test_two_hosts",
     "test_calibrate_command",
     "test_probe",

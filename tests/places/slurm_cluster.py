@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from places.processes import end_all
 from ports import free_ports
 
 _BIN = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
@@ -105,7 +106,8 @@ def slurm_cluster(folder: Path) -> Iterator[SlurmCluster]:
     files = {name: folder / f"munge.{name}" for name in ("socket", "pid-file", "log-file", "seed-file")}
     options = [f"--{name}={path}" for name, path in files.items()]
     with ExitStack() as stack:
-        stack.callback(_end_steps, conf)
+        # A slurmstepd is no child of its slurmd, and outlives it where a test has given up.
+        stack.callback(end_all, "SLURM_CONF", str(conf))
 
         def start(name: str, *words: str) -> None:
             log = stack.enter_context((folder / f"{name}-{words[-1].rpartition('/')[2]}.log").open("w"))
@@ -141,14 +143,3 @@ def _end(daemon: "subprocess.Popen[bytes]") -> None:
     except subprocess.TimeoutExpired:
         daemon.kill()
         daemon.wait()
-
-
-def _end_steps(conf: Path) -> None:
-    """End the steps that a test has given up: a slurmstepd is no child of its slurmd, and outlives it."""
-    left = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.environ().get("SLURM_CONF") == str(conf):
-                left.append(process)
-                process.kill()
-    psutil.wait_procs(left, timeout=5)

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from places.processes import EXAMPLES
 from places.slurm_cluster import SlurmCluster, missing, slurm_cluster
 
 if missing():
     pytest.skip(f"not installed: {', '.join(missing())} (Debian: slurm-wlm, munge)", allow_module_level=True)
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +28,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
 
 def test_a_batch_script_trains_on_two_nodes(cluster: SlurmCluster, tmp_path: Path) -> None:
     """Three tasks, two of them on the first node. If this failed, each would train alone, or find nobody."""
-    ended = cluster.run_batch(str(EXAMPLES / "slurm.sh"), str(EXAMPLES / "plain_loop.py"), cwd=tmp_path)
+    ended = cluster.run_batch(
+        str(EXAMPLES / "slurm.sh"), str(EXAMPLES.parent / "plain_loop.py"), cwd=tmp_path
+    )
     (output,) = tmp_path.glob("slurm-*.out")
     shown = output.read_text()
     assert ended == "COMPLETED 0:0", shown

@@ -33,6 +33,7 @@ def distribute(
     """
     process = ScriptProcess.here()
     process.check_free()
+    process.take_group()
     settings = process.settings(*process.choose(strategy, codec), (1,) * process.info.workers)
     check_script(settings)
     if isinstance(model, DistributedDataParallel):

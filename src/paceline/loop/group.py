@@ -1,6 +1,8 @@
 """A process whose script, or whoever has started it, has formed the default group of torch.distributed already."""
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 import torch.distributed as dist
@@ -39,16 +41,22 @@ def process_of_group(info: ProcessInfo | None) -> ProcessInfo | None:
     mine = _Member(host_id(), os.getpid(), info.address if info else host_name())
     store.set(f"member/{rank}", msgspec.json.encode(mine).decode())
     members = [msgspec.json.decode(store.get(f"member/{one}"), type=_Member) for one in range(workers)]
-    nodes = number_hosts([member.host for member in members])
-    here = [other for other in range(workers) if nodes[other] == nodes[rank]]
-    return ProcessInfo(
+    known = ProcessInfo(
+        address=members[0].address, secret_file=named_secret_file(), secret_of=members[0].process
+    )
+    return placed(known, rank, [member.host for member in members])
+
+
+def placed(info: ProcessInfo, rank: int, hosts: Sequence[str]) -> ProcessInfo:
+    """The same process as the one of this rank, where each rank's host is known."""
+    nodes = number_hosts(hosts)
+    here = [other for other, node in enumerate(nodes) if node == nodes[rank]]
+    return replace(
+        info,
         rank=rank,
-        workers=workers,
+        workers=len(hosts),
         local_rank=here.index(rank),
         local_workers=len(here),
         node_rank=nodes[rank],
         nodes=max(nodes) + 1,
-        address=members[0].address,
-        secret_file=named_secret_file(),
-        secret_of=members[0].process,
     )

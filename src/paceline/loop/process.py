@@ -17,6 +17,7 @@ import torch
 from paceline.errors import UsageError, say_on_stderr
 from paceline.jobs.spec import JobSpec
 from paceline.loop.group import process_of_group
+from paceline.records.folder import RUNS
 from paceline.records.summary import Observer
 from paceline.reports.progress import ConsoleObserver, Tee
 from paceline.reports.trace import TraceObserver
@@ -32,8 +33,6 @@ from paceline.strategies.base import Strategy
 
 NO_STRATEGY = "none"
 """What is named in place of a strategy where the workers are only started, and perhaps measured."""
-
-FindProcess = Callable[[ProcessInfo | None], ProcessInfo | None]
 
 
 class Joined(Protocol):
@@ -84,18 +83,18 @@ class ScriptProcess:
     stack: ExitStack = field(default_factory=ExitStack)
 
     @classmethod
-    def here(cls, find: FindProcess = process_of_group) -> "ScriptProcess":
-        """This process's, by what ``find`` makes of its launcher's variables; without either there is one worker."""
+    def here(cls) -> "ScriptProcess":
+        """This process's, by the variables of its launcher; without a launcher there is one worker."""
         if cls.current is None:
-            cls.current = cls._of_environment(find)
+            cls.current = cls._of_environment()
             atexit.register(cls.current.end)
             if parent_process() is not None:  # a child of multiprocessing ends without what atexit has
                 Finalize(None, cls.current.end, exitpriority=0)
         return cls.current
 
     @classmethod
-    def _of_environment(cls, find: FindProcess) -> "ScriptProcess":
-        info, stack = find(ProcessInfo.from_environment()), ExitStack()
+    def _of_environment(cls) -> "ScriptProcess":
+        info, stack = ProcessInfo.from_environment(), ExitStack()
         launched = info is not None
         info = info or ProcessInfo()
         runs = Path("runs") if launched else Path(stack.enter_context(TemporaryDirectory(prefix="paceline-")))
@@ -103,7 +102,7 @@ class ScriptProcess:
             script=script_name(sys.argv[0]),
             info=info,
             heartbeat=Heartbeat(info),
-            observe=lambda _: Tee([ConsoleObserver(), TraceObserver()]) if launched else Observer(),
+            observe=_show if launched else lambda _: Observer(),
             runs=runs,
             is_plain=not launched,
             options=LiveOptions(threads=torch.get_num_threads()),
@@ -129,6 +128,15 @@ class ScriptProcess:
             say_on_stderr(
                 f"the {what} is {used}, as the command line says, and not {named}, as the script does"
             )
+
+    def take_group(self) -> None:
+        """Be what this process is in the group that is formed already, if there is one; all its ranks call this."""
+        found = process_of_group(None if self.is_plain else self.info)
+        if found is None:
+            return
+        self.info = found
+        if self.is_plain:
+            self.is_plain, self.runs, self.observe = False, RUNS, _show
 
     def settings(self, strategy: str, codec: str, batch_sizes: tuple[int, ...]) -> Settings:
         return script_settings(self.script, strategy, codec, batch_sizes)
@@ -173,6 +181,10 @@ class ScriptProcess:
     def end(self) -> None:
         """The interpreter ends."""
         self.close(failed=getattr(sys, "last_value", None) is not None)
+
+
+def _show(_: Settings) -> Observer:
+    return Tee([ConsoleObserver(), TraceObserver()])
 
 
 def script_name(path: str) -> str:

@@ -2,7 +2,6 @@
 
 import json
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
 from typing import Any
@@ -11,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from paceline.collectives.schedule import number_hosts
 from paceline.errors import UsageError
+from paceline.loop.group import placed
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import default_store
 from paceline.runtimes.live.worker.comm import SoloComm
@@ -71,24 +70,12 @@ def meet(
     """
     formed = default_store()
     if formed is None or dist.get_world_size() == 1:
-        return SoloComm(), replace(
-            info, rank=0, workers=1, local_rank=0, local_workers=1, node_rank=0, nodes=1
-        )
+        return SoloComm(), placed(info, 0, [host_id()])
     ranks = dist.get_process_group_ranks(group)
     store = PrefixStore(f"{name}/{ranks[0]}-{len(ranks)}", formed)
     comm = StoreComm(store, dist.get_rank(group), len(ranks))
     comm.transport = _transport(group or dist.group.WORLD, device)
-    nodes = number_hosts(comm.exchange(host_id()))
-    local = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
-    return comm, replace(
-        info,
-        rank=comm.rank,
-        workers=comm.workers,
-        local_rank=local.index(comm.rank),
-        local_workers=len(local),
-        node_rank=nodes[comm.rank],
-        nodes=max(nodes) + 1,
-    )
+    return comm, placed(info, comm.rank, comm.exchange(host_id()))
 
 
 def _transport(group: Any, device: torch.device) -> str:

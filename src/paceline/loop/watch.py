@@ -44,7 +44,7 @@ def watch(model: nn.Module, optimizer: Optimizer) -> "Watch":
 
     The model is in one process or under DistributedDataParallel, which may be what is given, or be made of it later.
     """
-    process = ScriptProcess.here(lambda launched: launched)  # workers meet in their first forward
+    process = ScriptProcess.here()
     process.check_free()
     if process.is_plain:
         process.runs = RUNS

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Three workers on two nodes: `sbatch examples/slurm.sh`. The secret lies where both nodes see it.
+# Three workers on two nodes: `sbatch examples/places/slurm.sh`. The secret lies where both nodes see it.
 #SBATCH --nodes=2
 #SBATCH --ntasks=3
 #SBATCH --output=slurm-%j.out
