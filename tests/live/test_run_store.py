@@ -27,7 +27,7 @@ from paceline.runtimes.live.launcher import peers
 from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.processes import LaunchPlan
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.run_store import RunStore, port_number
+from paceline.runtimes.live.run_store import MemberStore, RunStore, port_number
 from paceline.runtimes.live.secret import Secret, agree, agreed_file, run_secret
 from paceline.runtimes.live.store_server import (
     LONGEST_KEY,
@@ -442,3 +442,12 @@ def test_whoever_has_no_secret_cannot_take_a_seat() -> None:
     assert (ends["first"], ends["second"]) == ("met", "met")
     assert "does not take this process's secret" in ends["stranger"]
     assert any("refused: 1 connections without the run's secret" in line for line in said)
+
+
+def test_a_port_of_another_launcher_that_is_in_use_is_named() -> None:
+    """If this failed, rank 0 would be said to have lost a peer."""
+    with socket.create_server(("0.0.0.0", 0)) as taken:
+        port = taken.getsockname()[1]
+        info = ProcessInfo(rank=0, workers=2, local_workers=2, port=port)
+        with pytest.raises(UsageError, match=f"port {port} of .* is in use; set MASTER_PORT to a free port"):
+            MemberStore(info, timedelta(seconds=5))

@@ -41,6 +41,13 @@ def test_a_batch_script_trains_on_two_nodes(cluster: SlurmCluster, tmp_path: Pat
     assert [worker["node"] for worker in workers] == [0, 0, 1]
 
 
+def test_a_script_gets_its_strategy_from_the_command_line(cluster: SlurmCluster, tmp_path: Path) -> None:
+    words = ("python", "-m", "paceline", "run", "--strategy", "local-sgd:period=8")
+    script = (str(EXAMPLES.parent / "plain_loop.py"), "--epochs", "1")
+    shown = cluster.run("srun", "--nodes=1", "--ntasks=2", *words, *script, cwd=tmp_path)
+    assert "2 workers x batch 16, local-sgd:period=8 over shared memory" in shown
+
+
 def test_tasks_on_one_node_train_a_job(cluster: SlurmCluster, tmp_path: Path) -> None:
     """The command instead of a script, and no secret to make."""
     words = ("python", "-m", "paceline", "train", "--iterations", "20", "--json")
