@@ -1,4 +1,4 @@
-"""One of two workers that have a process group before they join: ``group_pair.py RANK PORT HOW``."""
+"""Two workers that have a process group before they join, one the other's child: ``group_pair.py PORT HOW``."""
 
 import os
 import sys
@@ -29,4 +29,6 @@ def main(rank: int, port: str, how: str) -> None:
 
 if __name__ == "__main__":
     assert not any(name in os.environ for name in ("RANK", "MASTER_PORT"))
-    main(int(sys.argv[1]), *sys.argv[2:])
+    child = os.fork()
+    main(0 if child else 1, *sys.argv[1:])
+    assert not child or os.waitpid(child, 0)[1] == 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from command import start_python
+from command import run_python
 from paceline.errors import UsageError
 from paceline.loop.distribute import distribute
 from paceline.loop.group import process_of_group
@@ -22,11 +22,9 @@ PAIR = str(Path(__file__).parent / "group_pair.py")
 def run_pair(how: str, cwd: Path) -> tuple[str, Path]:
     """What both wrote, and the run folder. No variable tells them who they are."""
     port = str(free_ports(1)[0])
-    ranks = [
-        start_python(PAIR, str(rank), port, how, cwd=cwd, env={"OMP_NUM_THREADS": "1"}) for rank in range(2)
-    ]
-    shown = "".join("".join(one.communicate(timeout=60)) for one in ranks)
-    assert [one.returncode for one in ranks] == [0, 0], shown
+    done = run_python(PAIR, port, how, cwd=cwd, env={"OMP_NUM_THREADS": "1"})
+    shown = done.stdout + done.stderr
+    assert done.returncode == 0, shown
     (folder,) = (cwd / "runs").iterdir()
     return shown, folder
 
@@ -62,6 +60,13 @@ def test_a_group_and_variables_that_contradict_each_other_are_refused(alone: Non
     found = process_of_group(None)
     assert found is not None
     assert (found.rank, found.workers, found.nodes) == (0, 1, 1)
+
+
+def test_a_rank_that_does_not_join_is_named(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this failed, distribute() on rank 0 alone would hang."""
+    monkeypatch.setattr(dist, "get_world_size", lambda *_: 3)
+    with pytest.raises(UsageError, match=r"rank 1, 2 of the process group did not call distribute\(\)"):
+        process_of_group(None, wait=0.1)
 
 
 def test_a_model_that_averages_gradients_itself_is_refused(

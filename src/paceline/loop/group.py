@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 import msgspec
 import torch.distributed as dist
@@ -22,10 +23,11 @@ class _Member(msgspec.Struct, array_like=True):
     address: str
 
 
-def process_of_group(info: ProcessInfo | None) -> ProcessInfo | None:
+def process_of_group(info: ProcessInfo | None, wait: float = 300.0) -> ProcessInfo | None:
     """The rank and the host of this process, by the group if there is one; ``info`` is what the environment says.
 
-    All ranks of the group ask at the same time. The group stays as it is: the run has one of its own beside it.
+    All ranks of the group ask at the same time, or within ``wait`` seconds. The group stays as it is: the run has one
+    of its own beside it.
     """
     store = default_store()
     if store is None:
@@ -40,7 +42,15 @@ def process_of_group(info: ProcessInfo | None) -> ProcessInfo | None:
         return info
     mine = _Member(host_id(), os.getpid(), info.address if info else host_name())
     store.set(f"member/{rank}", msgspec.json.encode(mine).decode())
-    members = [msgspec.json.decode(store.get(f"member/{one}"), type=_Member) for one in range(workers)]
+    keys = [f"member/{one}" for one in range(workers)]
+    try:
+        store.wait(keys, timedelta(seconds=wait))
+    except RuntimeError:
+        missing = ", ".join(str(one) for one, key in enumerate(keys) if not store.check([key]))
+        raise UsageError(
+            f"rank {missing} of the process group did not call distribute() within {wait:g} s; all its ranks call it"
+        ) from None
+    members = [msgspec.json.decode(store.get(key), type=_Member) for key in keys]
     known = ProcessInfo(
         address=members[0].address, secret_file=named_secret_file(), secret_of=members[0].process
     )
