@@ -1,9 +1,13 @@
 """What a process knows of itself by Slurm's variables."""
 
+from pathlib import Path
+
 import pytest
 
+from paceline.cli.options import ProcessOptions
 from paceline.errors import UsageError
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.slurm import first_node, tasks_per_node
 
 TASK = {
@@ -99,3 +103,20 @@ def test_the_first_node_of_a_list(nodelist: str, first: str) -> None:
 def test_the_tasks_of_each_node() -> None:
     assert tasks_per_node("2(x3),1") == [2, 2, 2, 1]
     assert tasks_per_node("12") == [12]
+
+
+def test_the_command_takes_the_secret_that_is_named_for_all_tasks(tmp_path: Path) -> None:
+    """If this failed, 'srun paceline train' on several nodes would need the option as well."""
+    file = tmp_path / "secret"
+    Secret.new().write(file)
+    info = ProcessInfo.from_environment({**TASK, "PACELINE_SECRET_FILE": str(file)})
+    assert info is not None
+    assert ProcessOptions().under_launcher(info).secret_file == file
+    unnamed = ProcessInfo.from_environment(TASK)
+    assert unnamed is not None
+    with pytest.raises(UsageError, match=r"2 hosts needs a secret file.* or in PACELINE_SECRET_FILE under"):
+        ProcessOptions().under_launcher(unnamed)
+    with pytest.raises(
+        UsageError, match="the launcher that set SLURM_PROCID=2; leave the option out, or unset"
+    ):
+        ProcessOptions(nodes=2).under_launcher(info)
