@@ -9,9 +9,10 @@ import pytest
 from collective_prices import predict_all_reduce
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import SLICE, LinkFit, Profile
+from paceline.costs.topology import Topology
 from paceline.errors import UsageError
 from paceline.studies.calibrate.link_fit import AveragedStep, add_links, fit_contention, fit_link, fit_wire
-from paceline.studies.collectives.probe import AlphaBeta
+from paceline.studies.collectives.probe import AlphaBeta, least_squares
 
 SIZES = ((6_000,), (150_000,), (800_000,), (2_500_000, 40_000), (6_000_000,))
 LINK = Link(latency=3e-4, bandwidth=2e9)
@@ -89,7 +90,8 @@ def test_nonsense_is_refused() -> None:
 
 
 def profile(**more: object) -> Profile:
-    return Profile(name="here", made="", versions={}, machine={}, device={}, **more)  # type: ignore[arg-type]
+    known: dict[str, object] = {"name": "here", "made": "", "versions": {}, "machine": {}, "device": {}}
+    return Profile(**known | more)  # type: ignore[arg-type]
 
 
 def test_contention_lies_between_what_was_measured() -> None:
@@ -145,6 +147,37 @@ def test_contention_is_fitted_to_all_networks() -> None:
     """The fit gives back what made its points; contention that seems to help is noise."""
     known = profile(contention=(1.0, 1.8), contention_short=(1.0, 3.0))
     points = [(t, known.contention_between(t)[1]) for t in (1e-3, 4e-3, 2e-2, 0.3)]
-    assert fit_contention(points) == pytest.approx((3.0, 1.8))
-    assert fit_contention([(1e-3, 0.9), (1.0, 0.8)]) == (1.0, 1.0)
-    assert fit_contention([(1e-3, 1.2), (1.0, 1.4)])[0] == fit_contention([(1e-3, 1.2), (1.0, 1.4)])[1] > 1
+    assert fit_contention(points) == pytest.approx((3.0, 1.8, 0.0), abs=1e-9)
+    assert fit_contention([(1e-3, 0.9), (1.0, 0.8)]) == (1.0, 1.0, 0.0)
+
+
+def test_a_barrier_is_not_taken_for_contention() -> None:
+    """It takes 0.2 ms whatever is computed: a step of 0.2 ms is twice as long with it, one of 4 ms a twentieth. Taken
+    for a factor, it would make short steps of other models longer than they are, and leave the link its bytes alone."""
+    known = profile(contention=(1.0, 1.05), contention_short=(1.0, 1.1))
+    alone = (2e-4, 6e-4, 1.5e-3, 4e-3)
+    short = [(t, known.contention_between(t)[1] + 2e-4 / t) for t in alone]
+    long = [(32 * t, known.contention_between(32 * t)[1] + 2e-4 / (32 * t)) for t in alone[1:3]]
+    assert fit_contention([*short, *long]) == pytest.approx((1.1, 1.05, 2e-4))
+
+
+def test_workers_that_take_all_cores_hide_no_transfers() -> None:
+    """Also where they do not slow each other down: there is no core left that could copy behind backward."""
+    cores = profile(contention=(1.0, 1.0, 1.0), machine={"threads": 1, "usable_cores": 3})
+    hidden = [
+        Topology(
+            Cluster.of([Host(name="here", link=LINK, workers=n, contention=cores.contention_between(1e-3))])
+        ).hides
+        for n in (1, 2, 3)
+    ]
+    assert hidden == [True, True, False]
+
+
+@pytest.mark.parametrize("wanted", [(2.0, 3.0, 0.5), (2.0, 0.0, 0.5), (0.0, 0.0, 0.5)])
+def test_least_squares_finds_any_number_of_coefficients(wanted: tuple[float, ...]) -> None:
+    """Exact points give back what made them; one that would be negative is 0, and the others are then the best."""
+    columns = [[1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 4.0, 8.0], [5.0, 1.0, 0.2, 3.0]]
+    values = [sum(c * one[at] for c, one in zip(wanted, columns, strict=True)) for at in range(4)]
+    assert least_squares(columns, values, [1.0, 2.0, 3.0, 4.0]) == pytest.approx(wanted, abs=1e-9)
+    falling = [3.0, 2.0, 1.0, 0.0]
+    assert least_squares(columns[:2], falling, [1.0] * 4) == pytest.approx((1.5, 0.0))

@@ -55,6 +55,18 @@ def test_what_is_compared_with_comes_first_and_each_cell_once():
     assert [run.repeat for run in runs] == [1] * 10 + [2] * 10 + [3] * 10, "all cells have their turn"
 
 
+def test_a_cell_is_measured_right_after_what_it_is_compared_with():
+    """Else a machine that becomes slower in between would look like workers who slow each other down."""
+    weak = sweep_of(workers=(1, 2), batches=(16, 64))
+    order = [(run.cell.workers, run.cell.batch, run.repeat) for run in weak.runs[:5]]
+    assert order == [(1, 16, 1), (2, 16, 1), (1, 64, 1), (2, 64, 1), (1, 16, 2)]
+    strong = sweep_of(workers=(1, 2), batches=(16, 64), scaling="strong")
+    for place, run in enumerate(strong.runs):
+        before = [one.cell for one in strong.runs[:place] if one.repeat == run.repeat]
+        needed = {strong.base(run.cell), strong.reference(run.cell)} - {run.cell}
+        assert needed <= set(before), "a prediction rests on them"
+
+
 def test_strong_scaling_divides_the_batch_and_also_measures_one_worker_with_a_part_of_it():
     strong = sweep_of(workers=(1, 4), batches=(64,), scaling="strong")
     four = SweepCell(workers=4, batch=16)
@@ -135,7 +147,8 @@ def test_the_golden_sweep_adds_up():
     two = result.rows[3]
     base = result.row(result.sweep.base(two.cell))
     assert base is result.rows[1]
-    assert two.speed_up == pytest.approx(two.rate.median / base.rate.median)
+    assert two.speed_ups.low <= two.speed_up <= two.speed_ups.high
+    assert two.speed_up == pytest.approx(two.rate.median / base.rate.median, rel=0.05), "ratios, by repeat"
     assert two.efficiency == pytest.approx(two.speed_up / 2)
     assert two.bandwidth
     assert two.link
@@ -171,6 +184,39 @@ def test_a_repeat_far_from_the_others_is_named_with_what_disturbed_it(tmp_path):
     assert (odd.run.repeat, odd.factor) == (2, pytest.approx(1.4))
     assert odd.disturbance.startswith("Other processes used 1.5 of 2 cores on here during it")
     assert result.disturbed == (odd.run,)
+
+
+def kept_sweep(folder, rates, disturbed=()):
+    """A sweep of 1 and 2 workers with these samples a second, (one, two) a repeat; repeats count from 1."""
+    golden = SweepFolder(GOLDEN)
+    sweep = replace(golden.read(), batches=(16,), repeats=len(rates))
+    own, one, two = SweepFolder(folder), SweepCell(batch=16), SweepCell(batch=16, workers=2)
+    own.open(sweep)
+    found = golden.done(golden.read(), golden.read().runs)
+    load = HostLoad(host="here", cores=2, wanted=2, others=1.5)
+    for repeat, pair in enumerate(rates, start=1):
+        for cell, rate in zip((one, two), pair, strict=True):
+            like, run = found[SweepRun(cell, 1)], SweepRun(cell, repeat)
+            loads = (load,) if (cell.workers, repeat) in disturbed else ()
+            own.keep(sweep, replace(like, cell=run, rate=rate, loads=loads))
+    (row,) = summarize_sweep(sweep, own).compared()
+    return row
+
+
+def test_a_speed_up_is_that_of_runs_that_followed_each_other(tmp_path):
+    """A machine that is half as fast in the second repeat is so for one worker and for two."""
+    row = kept_sweep(tmp_path, [(100.0, 150.0), (50.0, 75.0), (50.0, 80.0)])
+    assert (row.speed_ups.low, row.speed_up, row.speed_ups.high) == (1.5, 1.5, 1.6)
+    assert row.efficiency == row.speed_up / 2
+
+
+def test_a_disturbed_repeat_counts_only_where_there_is_no_other(tmp_path):
+    """Two workers on two cores lose to a third process what one worker does not."""
+    rates = [(100.0, 150.0), (100.0, 60.0), (100.0, 70.0)]
+    row = kept_sweep(tmp_path / "some", rates, disturbed={(2, 2), (2, 3)})
+    assert (row.repeats, row.speed_up) == (1, 1.5)
+    row = kept_sweep(tmp_path / "all", rates, disturbed={(2, 1), (2, 2), (2, 3)})
+    assert (row.repeats, row.speed_up) == (3, 0.7)
 
 
 class Trainings:

@@ -57,6 +57,9 @@ MEMORY = Link(bandwidth=4e9, latency=20e-6)
 """Between processes of one host, unless the description says otherwise: Gloo over loopback on a small machine
 moves about 4 GB/s in all, however many workers share it."""
 
+BUSY = 1 + 1e-9
+"""A contention that slows nobody down: it says that all cores are taken, so that transfers hide behind nothing."""
+
 CIPHER = 2e9
 """Bytes a second that one process encrypts and sends, or receives and decrypts, unless it was measured: AES-GCM and the
 system's copies take about 0.5 ns a byte on a core of a present-day server."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 
+from paceline.clusters.cluster import BUSY
 from paceline.clusters.toml_reader import Count, Factor
 from paceline.errors import UsageError
 from paceline.records.files import DamagedFile, from_document, read_json, replacing, to_document
@@ -86,11 +87,17 @@ class Profile:
 
     def contention_between(self, apart: float) -> tuple[float, ...]:
         """How many times as long computing takes with 1, 2, 3... workers that synchronise every ``apart`` seconds."""
-        if len(self.contention_short) != len(self.contention):
-            return self.contention
-        part = short_contention_weight(apart)
-        pairs = zip(self.contention_short, self.contention, strict=True)
-        return tuple(long + (short - long) * part for short, long in pairs)
+        factors = self.contention
+        if len(self.contention_short) == len(factors):
+            part = short_contention_weight(apart)
+            pairs = zip(self.contention_short, factors, strict=True)
+            factors = tuple(long + (short - long) * part for short, long in pairs)
+        return (*factors[:1], *(max(one, self._least(many)) for many, one in enumerate(factors[1:], start=2)))
+
+    def _least(self, workers: int) -> float:
+        """Even where they do not slow each other down, workers may take all cores."""
+        cores = self.machine.get("usable_cores", self.machine.get("cores"))
+        return BUSY if cores and workers * self.machine.get("threads", 1) >= cores else 1.0
 
     def link(self, name: str, workers: int) -> LinkFit | None:
         found = [fit for fit in self.links if fit.name == name]

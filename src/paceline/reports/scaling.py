@@ -337,7 +337,8 @@ def odd_ones(result: SweepResult) -> list[str]:
     if result.disturbed:
         lines.append(
             f"other processes computed during {counted(len(result.disturbed), 'run')} of "
-            f"{len(result.sweep.runs)}: times may be longer than on an idle machine"
+            f"{len(result.sweep.runs)}; they count only where all repeats of a cell were disturbed, and times may then "
+            "be longer than on an idle machine"
         )
     return lines + [f"{one}; it is measured again next time" for one in result.broken]
 
@@ -369,7 +370,13 @@ def document(result: SweepResult) -> dict[str, Any]:
         "sweep": to_document(result.sweep),
         "parameters": result.parameters,
         "rows": [
-            {**to_document(row), "error": row.error, "rate_error": row.rate_error} for row in result.rows
+            {
+                **to_document(row),
+                "speed_up": row.speed_up,
+                "error": row.error,
+                "rate_error": row.rate_error,
+            }
+            for row in result.rows
         ],
         "speed_up_error": result.speed_up_error,
         "rate_error": result.rate_error,

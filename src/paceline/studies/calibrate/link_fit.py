@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, log
 from statistics import fmean, pstdev
+from typing import NamedTuple
 
 from paceline.clusters.cluster import Backend, Cluster, Host, Link
 from paceline.clusters.profile import INSIDE, LinkFit, Profile, short_contention_weight
@@ -32,6 +33,17 @@ class AveragedStep:
     @property
     def total(self) -> float:
         return self.beside + max(0.0, self.added)
+
+
+class Contention(NamedTuple):
+    """What slows workers of one host down."""
+
+    short: float
+    """How many times as long computing takes for workers that synchronise at once."""
+    long: float
+    """The same for those that never do."""
+    barrier: float
+    """Seconds that a barrier takes when the last worker has arrived: those that wait sleep, and have to wake up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +88,12 @@ def fit_link(
     weights = [1 / step.total**2 for step in steps]
     added = [step.added for step in steps]
     if wire is None:
-        latency, byte_seconds = least_squares(delays, moved, added, weights)
+        latency, byte_seconds = least_squares((delays, moved), added, weights)
     else:
         large = [s.added / size for s, size in zip(steps, moved, strict=True) if sum(s.sizes) >= LARGE]
         byte_seconds = max(wire, fmean(large) if large else 0.0)
         left = [spent - byte_seconds * size for spent, size in zip(added, moved, strict=True)]
-        latency = least_squares(delays, [0.0] * len(steps), left, weights)[0]
+        (latency,) = least_squares((delays,), left, weights)
     link = Link(latency=latency, bandwidth=1 / max(byte_seconds, 1 / FASTEST))
     off = [log(step.total / (step.beside + seconds(step, link))) for step in steps]
     return _link_fit(name, link, off, len(hosts))
@@ -104,17 +116,18 @@ def _link_fit(name: str, link: Link, off: Sequence[float], workers: int) -> Link
     )
 
 
-def fit_contention(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """How many times as long computing takes for workers that synchronise at once, and for those that never do.
+def fit_contention(points: Sequence[tuple[float, float]]) -> Contention:
+    """What slows workers of one host down, from seconds that one computes between barriers and factors on them.
 
-    ``points`` are seconds between barriers and such factors. No worker computes faster beside others, nor for
-    synchronising often.
+    A barrier takes as long whatever is computed before it: it is a part of a long step, and several times a very short
+    one. No worker computes faster beside others, nor for synchronising often.
     """
     parts = [short_contention_weight(apart) for apart, _ in points]
+    once = [1 / apart for apart, _ in points]
     weights = [1 / factor**2 for _, factor in points]
     over = [factor - 1 for _, factor in points]
-    long, more = least_squares([1.0] * len(points), parts, over, weights)
-    return 1 + long + more, 1 + long
+    long, more, barrier = least_squares(([1.0] * len(points), parts, once), over, weights)
+    return Contention(short=1 + long + more, long=1 + long, barrier=barrier)
 
 
 def _seconds(name: str, hosts: Sequence[int], step: AveragedStep, link: Link, collective: str) -> float:

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -48,13 +48,16 @@ from paceline.studies.collectives.probe import Prober, fit_line
 from paceline.studies.predict.request import parse_counts
 
 MEAN = BucketedMean(first_bucket=2**20, bucket=25 * 2**20)
-WIDTHS = ("40", "420", "700", "1100")
-"""Of dense layers whose gradients are of some 40 kB, 1 MB, 2.5 MB and 5.7 MB."""
+WIDTHS = ("40", "420", "700-700", "1100-1100", "2000", "5000")
+"""Of one or two dense layers whose gradients are of some 40 kB, 0.4 MB, 2.5 MB, 5.7 MB, 1.7 MB and 4.2 MB: those of two
+layers are averaged in two buckets, the first of them while backward goes on."""
 DENSE_SAMPLES, IMAGE_SAMPLES = 32, 24
-LONG = 32
-APART = ("images", "420")
-ROUNDS = 9
-TURN = 0.15
+LONG = 16
+APART = ("images", "40", "420")
+ROUNDS = 25
+"""Many and short: a neighbour of a virtual machine slows one of its cores down for some tenths of a second, and not in
+most rounds."""
+TURN = 0.06
 """Seconds of the turns of one kind in a round, about."""
 LEAST, MOST = 8, 80
 """Their number; after a pause, a network needs some of them to find its pace."""
@@ -188,17 +191,21 @@ class LinkProbe:
         return one
 
     def _alone(self, step: TrainingStep) -> float:
-        """One worker computes while all others sleep and do not poll."""
-        seconds = 0.0
-        if self._group.rank == 0:
+        """One worker computes while all others sleep and do not poll: the mean of the first and the last."""
+        found = []
+        for rank in (0, self._group.workers - 1):
+            seconds = self._alone_for(step, TURN / 2) if self._group.rank == rank else 0.0
+            found.append(float(self._group.exchange(seconds)[rank]))
+        return fmean(found)
+
+    @staticmethod
+    def _alone_for(step: TrainingStep, turn: float) -> float:
+        step.run()
+        marks = [time.perf_counter()]
+        while marks[-1] - marks[0] < turn:
             step.run()
-            calls, begun = 0, time.perf_counter()
-            while time.perf_counter() - begun < TURN:
-                step.run()
-                calls += 1
-            seconds = (time.perf_counter() - begun) / calls
-        first: float = self._group.exchange(seconds)[0]
-        return first
+            marks.append(time.perf_counter())
+        return _typical(_between(marks))
 
     def _together(self, step: TrainingStep, steps: int, alone: float) -> float:
         """Seconds of a step with all workers at it, with the quickest available barrier every ``steps`` steps."""
@@ -213,12 +220,10 @@ class LinkProbe:
         return self._timed(turn) / steps
 
     def _timed(self, turn: Callable[[], object]) -> float:
-        """Seconds of a turn in a row of them, by the slowest worker: the median of means of a few that follow."""
+        """Seconds of a turn in a row of them, by the slowest worker."""
         (once,) = self._group.slowest(self._times(turn, 1))
         times = self._times(turn, max(LEAST, min(MOST, int(TURN / once))))
-        few = AT_ONCE if len(times) >= 3 * AT_ONCE else 1
-        means = (sum(times[at : at + few]) / few for at in range(0, len(times) - few + 1, few))
-        return self._group.slowest([median(means)])[0]
+        return self._group.slowest([_typical(times)])[0]
 
     def _times(self, turn: Callable[[], object], times: int) -> list[float]:
         self._group.align()
@@ -226,7 +231,7 @@ class LinkProbe:
         for _ in range(times):
             turn()
             marks.append(time.perf_counter())
-        return [later - earlier for earlier, later in pairwise(marks)]
+        return _between(marks)
 
     def fit(self, rounds: Sequence[RoundTimes], disturbed: str) -> link_fit.ContentionFit:
         group, wire = self._group, []
@@ -238,25 +243,41 @@ class LinkProbe:
             for net in nets:
                 alone = median(one["alone", net] for one in rounds)
                 factors.append((steps * alone, _factor(rounds, how, net)))
-        short, long = link_fit.fit_contention(factors)
+        contention = link_fit.fit_contention(factors)
         links = []
         for link in self._links:
-            averaged = [self._averaged_step(rounds, link, net) for net in WIDTHS]
+            averaged = [self._averaged_step(rounds, link, net, contention.barrier) for net in WIDTHS]
             links.append(
                 link_fit.fit_link(link, group.hosts, averaged, wire=1 / wire[0].bandwidth if wire else None)
             )
         return link_fit.ContentionFit(
-            workers=group.workers, short=short, long=long, links=(*links, *wire), disturbed=disturbed
+            workers=group.workers,
+            short=contention.short,
+            long=contention.long,
+            links=(*links, *wire),
+            disturbed=disturbed,
         )
 
-    def _averaged_step(self, rounds: Sequence[RoundTimes], link: str, net: str) -> link_fit.AveragedStep:
+    def _averaged_step(
+        self, rounds: Sequence[RoundTimes], link: str, net: str, barrier: float
+    ) -> link_fit.AveragedStep:
+        """What averaging adds to a step in place of the ``barrier``, which is no part of computing."""
         # In steps of one worker alone, so that slow rounds count as much as quick ones.
         alone = median(one["alone", net] for one in rounds)
-        added = median((one[link, net] - one["short", net]) / one["alone", net] for one in rounds)
+        added = alone * median((one[link, net] - one["short", net]) / one["alone", net] for one in rounds)
+        beside = alone * _factor(rounds, "short", net) - barrier
         sizes = _bucket_bytes(self._plain[net].model.flat)
-        return link_fit.AveragedStep(
-            sizes=sizes, added=alone * added, beside=alone * _factor(rounds, "short", net)
-        )
+        return link_fit.AveragedStep(sizes=sizes, added=added + barrier, beside=beside)
+
+
+def _between(marks: Sequence[float]) -> list[float]:
+    return [later - earlier for earlier, later in pairwise(marks)]
+
+
+def _typical(times: Sequence[float]) -> float:
+    """The median of means of a few that follow each other, or of all where there are few."""
+    few = AT_ONCE if len(times) >= 3 * AT_ONCE else 1
+    return median(sum(times[at : at + few]) / few for at in range(0, len(times) - few + 1, few))
 
 
 def _factor(rounds: Sequence[RoundTimes], how: str, net: str) -> float:
@@ -312,10 +333,10 @@ def _subject(model: Callable[[], nn.Module]) -> Traceable:
     )
 
 
-def _dense(width: str) -> nn.Module:
-    size = int(width)
-    hidden = (nn.Linear(196, size), nn.ReLU(), nn.Linear(size, size), nn.ReLU())
-    return nn.Sequential(*hidden, nn.Linear(size, 10))
+def _dense(widths: str) -> nn.Module:
+    sizes = [196, *map(int, widths.split("-"))]
+    hidden = [layer for ins, outs in pairwise(sizes) for layer in (nn.Linear(ins, outs), nn.ReLU())]
+    return nn.Sequential(*hidden, nn.Linear(sizes[-1], 10))
 
 
 def _images() -> nn.Module:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from paceline.collectives import NATIVE
 from paceline.collectives.execute import TorchTransport
 from paceline.costs.collectives import AllReduceCosts
 from paceline.costs.topology import Topology
+from paceline.costs.waves import Numbers
 from paceline.shm.arena import PIECE
 from paceline.shm.local_comm import ALL_READ_ALL, IN_PLACE_FROM
 from paceline.shm.operations import Operation
@@ -155,22 +157,29 @@ def fit_line(points: Sequence[tuple[float, float]]) -> AlphaBeta:
     """
     sizes, seconds = zip(*points, strict=True)
     weights = [1 / one**2 for one in seconds]
-    latency, byte_seconds = least_squares([1.0] * len(points), sizes, seconds, weights)
+    latency, byte_seconds = least_squares(([1.0] * len(points), sizes), seconds, weights)
     return AlphaBeta(latency=latency, byte_seconds=byte_seconds)
 
 
 def least_squares(
-    first: Sequence[float], second: Sequence[float], values: Sequence[float], weights: Sequence[float]
-) -> tuple[float, float]:
-    """The a and b, 0 or more, for which a first + b second come nearest to the values."""
+    columns: Sequence[Sequence[float]], values: Sequence[float], weights: Sequence[float]
+) -> tuple[float, ...]:
+    """A coefficient a column, 0 or more, for which their sum comes nearest to the values; for a few columns."""
     scale = np.sqrt(weights)
-    table, wanted = np.array((first, second)) * scale, np.array(values) * scale
-    a, b = np.linalg.lstsq(table.T, wanted, rcond=None)[0]
-    if a < 0:
-        a, b = 0.0, table[1] @ wanted / (table[1] @ table[1] or 1.0)
-    elif b < 0:
-        a, b = table[0] @ wanted / (table[0] @ table[0]), 0.0
-    return max(0.0, float(a)), max(0.0, float(b))
+    table, wanted = (np.array(columns) * scale).T, np.array(values) * scale
+    fits = (_unbounded(table, wanted, kept) for kept in product((True, False), repeat=len(columns)))
+    best = min(
+        (one for one in fits if min(one) >= 0), key=lambda one: float(np.sum((table @ one - wanted) ** 2))
+    )
+    return tuple(map(float, best))
+
+
+def _unbounded(table: Numbers, wanted: Numbers, kept: Sequence[bool]) -> Numbers:
+    """The best coefficients of either sign where those of columns that are not kept are 0."""
+    found = np.zeros(table.shape[1])
+    if any(kept):
+        found[list(kept)] = np.linalg.lstsq(table[:, kept], wanted, rcond=None)[0]
+    return found
 
 
 def predict(

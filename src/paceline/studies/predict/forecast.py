@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from paceline.clusters.cluster import MEMORY, Backend, Cluster, Host, Link
+from paceline.clusters.cluster import BUSY, MEMORY, Backend, Cluster, Host, Link
 from paceline.codecs import build_codec
 from paceline.codecs.context import Layout
 from paceline.costs.coding import UNCODED, CodecCosts, MemoryRate
@@ -27,8 +27,6 @@ from paceline.studies.predict.setup import Setup
 
 SHARED = "shm"
 """How the transport is called where workers share memory."""
-BUSY = 1 + 1e-9
-"""A contention that slows nobody down: it says that all cores are taken, so that transfers hide behind nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,6 +54,11 @@ class RepeatResult:
     """The most of a worker."""
     loads: tuple[HostLoad, ...] = ()
 
+    @property
+    def disturbed(self) -> bool:
+        """Whether something else computed meanwhile."""
+        return any(load.disturbed for load in self.loads)
+
 
 @dataclass(frozen=True, kw_only=True)
 class CellPlan:

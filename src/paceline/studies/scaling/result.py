@@ -60,10 +60,14 @@ class Outlier:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRow:
-    """One cell over its repeats. What is in seconds or samples rests on typical steps, without warm-up."""
+    """One cell over its repeats. What is in seconds or samples rests on typical steps, without warm-up.
+
+    Where something else computed during some of the repeats, the others alone count.
+    """
 
     cell: SweepCell
     repeats: int
+    """That count."""
     step: StepBreakdown
     """Of the repeat in the middle, so that its parts add up."""
     seconds: Spread
@@ -72,8 +76,8 @@ class SweepRow:
     """Samples a second, of all workers and processes."""
     epoch: float
     """Seconds an epoch, without evaluations and checkpoints."""
-    speed_up: float
-    """The rate over that of what it is compared with: see ``Sweep.base``."""
+    speed_ups: Spread
+    """The rate over that of what it is compared with (``Sweep.base``) in the same repeat, which ran just before."""
     efficiency: float
     """Of each worker or process: 1 is as fast as it would be alone."""
     by_spans: TimeSplit
@@ -98,6 +102,10 @@ class SweepRow:
     cpu_percent: float | None
     memory_bytes: float | None
     plan: CellPlan | None
+
+    @property
+    def speed_up(self) -> float:
+        return self.speed_ups.median
 
     @property
     def error(self) -> float | None:
@@ -160,9 +168,10 @@ def summarize_sweep(sweep: Sweep, folder: SweepFolder, broken: Sequence[str] = (
         repeats.setdefault(run.cell, []).append(result)
     if sweep.kind == "processes":
         repeats = {cell: [_as_mean(one) for one in results] for cell, results in repeats.items()}
-    middles = {cell: middle(results) for cell, results in repeats.items()}
+    counted = {cell: _calm(results) for cell, results in repeats.items()}
+    middles = {cell: middle(results) for cell, results in counted.items()}
     rows = [
-        _row(sweep, cell, repeats[cell], middles[base], middles[reference], folder.plan(sweep, cell))
+        _row(sweep, cell, counted[cell], counted[base], middles[reference], folder.plan(sweep, cell))
         for cell in sweep.cells
         if cell in middles
         and (base := sweep.base(cell)) in middles
@@ -173,9 +182,14 @@ def summarize_sweep(sweep: Sweep, folder: SweepFolder, broken: Sequence[str] = (
         parameters=max((one.parameters for one in found.values()), default=0),
         rows=tuple(rows),
         outliers=tuple(one for results in repeats.values() for one in _outliers(results)),
-        disturbed=tuple(run for run, result in found.items() if any(load.disturbed for load in result.loads)),
+        disturbed=tuple(run for run, result in found.items() if result.disturbed),
         broken=tuple(broken),
     )
+
+
+def _calm(results: Sequence[RepeatResult]) -> list[RepeatResult]:
+    """Those during which nothing else computed, where there are any."""
+    return [one for one in results if not one.disturbed] or list(results)
 
 
 def _as_mean(result: RepeatResult) -> RepeatResult:
@@ -205,12 +219,13 @@ def _row(
     sweep: Sweep,
     cell: SweepCell,
     results: Sequence[RepeatResult],
-    base: RepeatResult,
+    bases: Sequence[RepeatResult],
     alone: RepeatResult,
     plan: CellPlan | None,
 ) -> SweepRow:
-    """``alone`` is one worker with the batch that each worker of this cell has."""
-    usual, rate = middle(results), Spread.of([one.rate for one in results])
+    """``bases`` are what it is compared with, ``alone`` one worker with the batch that each of this cell has."""
+    usual, base, rate = middle(results), middle(bases), Spread.of([one.rate for one in results])
+    ratios = _ratios(results, bases)
     step, like = usual.step, base.cell.cell
     many = cell.workers * cell.processes / (like.workers * like.processes)
     steps = sweep.samples / (usual.samples * cell.workers)
@@ -224,8 +239,8 @@ def _row(
         seconds=Spread.of([one.step.total for one in results]),
         rate=rate,
         epoch=epoch,
-        speed_up=rate.median / base.rate,
-        efficiency=rate.median / base.rate / many,
+        speed_ups=ratios,
+        efficiency=ratios.median / many,
         by_spans=TimeSplit(
             compute=steps * (step.compute + step.other), communicate=steps * (step.communicate + step.wait)
         ),
@@ -243,6 +258,14 @@ def _row(
         memory_bytes=_median([one.memory_bytes for one in results]),
         plan=plan,
     )
+
+
+def _ratios(results: Sequence[RepeatResult], bases: Sequence[RepeatResult]) -> Spread:
+    """Of rates, repeat by repeat: a machine may be slower in one minute than in the next, and both are so together."""
+    by_repeat = {one.cell.repeat: one.rate for one in bases}
+    pairs = [one.rate / by_repeat[one.cell.repeat] for one in results if one.cell.repeat in by_repeat]
+    usual = middle(bases).rate
+    return Spread.of(pairs or [one.rate / usual for one in results])
 
 
 def _difference(

@@ -152,8 +152,15 @@ class Sweep:
 
     @property
     def runs(self) -> tuple[SweepRun, ...]:
-        """Repeat by repeat, so that all cells see the same machine, and an interrupted sweep has some of each."""
-        return tuple(SweepRun(cell, repeat) for repeat in range(1, self.repeats + 1) for cell in self.cells)
+        """Repeat by repeat, so that all cells see the same machine, and an interrupted sweep has some of each.
+
+        Within a repeat, a cell comes right after what it is compared with and predicted from: a machine that is slower
+        in one minute than in the next is then as slow for both.
+        """
+        compared = [cell for cell in self.cells if self.base(cell) != cell]
+        found = (one for cell in compared for one in (self.base(cell), self.reference(cell), cell))
+        turns = tuple(dict.fromkeys([*found, *self.cells]))
+        return tuple(SweepRun(cell, repeat) for repeat in range(1, self.repeats + 1) for cell in turns)
 
     def settings_of(self, cell: SweepCell) -> Settings:
         served = build_strategy(cell.strategy).served
