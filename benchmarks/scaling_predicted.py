@@ -130,8 +130,8 @@ def main() -> int:
     )
     parser.add_argument("--profile", type=Path, help="of this machine (default: one is made)")
     parser.add_argument("--calibrate", type=float, default=60.0, help="seconds to measure computing for it")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of training in each run, about")
-    parser.add_argument("--repeats", type=int, default=5, help="runs of each cell")
+    parser.add_argument("--seconds", type=float, default=4.5, help="of training in each run, about")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each cell")
     parser.add_argument(
         "--out",
         type=Path,
