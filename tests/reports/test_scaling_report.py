@@ -26,7 +26,13 @@ def with_rates(*rates: float, kind: SweepKind = "scaling", **cells: list[object]
         cell = replace(row.cell, **own)
         rate_spread = Spread(rate, rate, rate)
         rows.append(
-            replace(row, cell=cell, rate=rate_spread, speed_up=speed_up, efficiency=speed_up / cell.workers)
+            replace(
+                row,
+                cell=cell,
+                rate=rate_spread,
+                speed_ups=Spread(speed_up, speed_up, speed_up),
+                efficiency=speed_up / cell.workers,
+            )
         )
     return replace(GOLDEN, sweep=replace(GOLDEN.sweep, kind=kind), rows=tuple(rows))
 
