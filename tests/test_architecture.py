@@ -24,6 +24,8 @@ MODULES: Modules = {
 }
 LAYERS = (
     ("cli",),
+    ("api",),
+    ("commands",),
     ("loop",),
     ("reports",),
     ("studies",),
@@ -204,7 +206,7 @@ def options_below_the_command_line(
         if isinstance(node, ast.FunctionDef) and (str(path), node.name) in but
         for part in ast.walk(node)
     }
-    for path, node in inside(modules, "cli"):
+    for path, node in inside(modules, "cli", "commands"):
         match node:
             case ast.Constant(value=str(text)) if node not in allowed and OPTION.search(text):
                 yield told(path, node)

@@ -1,13 +1,33 @@
-"""How should I spread this training over several workers, and how fast will it go?
+"""How should I spread this PyTorch training over several workers, and how fast will it go?
 
-The names that a user's own strategies, codecs, jobs and readers of records need; each is imported when it is first
-used.
+The functions behind the commands, and the types that a user's own strategies, codecs, jobs and readers of records need
+(docs/api.md); each is imported when it is first used.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paceline.api.bench import bench_batch as bench_batch
+    from paceline.api.bench import bench_checkpoint as bench_checkpoint
+    from paceline.api.bench import bench_collectives as bench_collectives
+    from paceline.api.bench import bench_convergence as bench_convergence
+    from paceline.api.bench import bench_processes as bench_processes
+    from paceline.api.bench import bench_scaling as bench_scaling
+    from paceline.api.bench import load_sweep as load_sweep
+    from paceline.api.calibrate import calibrate as calibrate
+    from paceline.api.collectives import price_all_reduce as price_all_reduce
+    from paceline.api.compare import compare as compare
+    from paceline.api.explain import explain as explain
+    from paceline.api.plan import plan as plan
+    from paceline.api.predict import predict as predict
+    from paceline.api.report import report as report
+    from paceline.api.result import StudyResult as StudyResult
+    from paceline.api.runs import load_run as load_run
+    from paceline.api.simulate import simulate as simulate
+    from paceline.api.train import train as train
+    from paceline.clusters.cluster import Cluster as Cluster
+    from paceline.clusters.description import read_cluster as read_cluster
     from paceline.codecs.base import Codec as Codec
     from paceline.codecs.context import Context as Context
     from paceline.codecs.exchanges import AllGather as AllGather
@@ -16,6 +36,15 @@ if TYPE_CHECKING:
     from paceline.codecs.exchanges import Sum as Sum
     from paceline.codecs.messages import CorruptMessage as CorruptMessage
     from paceline.codecs.messages import Message as Message
+    from paceline.collectives import build_schedule as build_schedule
+    from paceline.collectives.execute import Reducer as Reducer
+    from paceline.collectives.execute import TorchTransport as TorchTransport
+    from paceline.collectives.execute import all_reduce as all_reduce
+    from paceline.collectives.schedule import Ranks as Ranks
+    from paceline.collectives.schedule import Schedule as Schedule
+    from paceline.collectives.schedule import reducing as reducing
+    from paceline.collectives.schedule import replacing as replacing
+    from paceline.errors import RunFailed as RunFailed
     from paceline.errors import UsageError as UsageError
     from paceline.jobs.data import TensorData as TensorData
     from paceline.jobs.datasets import Images as Images
@@ -30,6 +59,7 @@ if TYPE_CHECKING:
     from paceline.loop.watch import watch as watch
     from paceline.records.events import read_metrics as read_metrics
     from paceline.records.folder import RunFolder as RunFolder
+    from paceline.shm.operations import OPERATIONS as OPERATIONS
     from paceline.specs.ranges import at_least as at_least
     from paceline.strategies.base import Server as Server
     from paceline.strategies.base import Strategy as Strategy
@@ -52,11 +82,29 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES = {
+    "api.bench": "bench_batch bench_checkpoint bench_collectives bench_convergence bench_processes bench_scaling "
+    "load_sweep",
+    "api.calibrate": "calibrate",
+    "api.collectives": "price_all_reduce",
+    "api.compare": "compare",
+    "api.explain": "explain",
+    "api.plan": "plan",
+    "api.predict": "predict",
+    "api.report": "report",
+    "api.result": "StudyResult",
+    "api.runs": "load_run",
+    "api.simulate": "simulate",
+    "api.train": "train",
+    "clusters.cluster": "Cluster",
+    "clusters.description": "read_cluster",
     "codecs.base": "Codec",
     "codecs.context": "Context",
     "codecs.exchanges": "AllGather AllToAll Reduction Sum",
     "codecs.messages": "CorruptMessage Message",
-    "errors": "UsageError",
+    "collectives": "build_schedule",
+    "collectives.execute": "Reducer TorchTransport all_reduce",
+    "collectives.schedule": "Ranks Schedule reducing replacing",
+    "errors": "RunFailed UsageError",
     "jobs.data": "TensorData",
     "jobs.datasets": "Images",
     "jobs.job": "Data Job Traceable",
@@ -65,6 +113,7 @@ _NAMES = {
     "loop.watch": "Watch watch",
     "records.events": "read_metrics",
     "records.folder": "RunFolder",
+    "shm.operations": "OPERATIONS",
     "specs.ranges": "at_least",
     "strategies.base": "Server Strategy SyncPoint Worker",
     "strategies.effects": "AllReduce Apply Broadcast BucketedMean Clock Gradient Peer Program Receive Send "
@@ -73,8 +122,18 @@ _NAMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    for module, names in _NAMES.items():
-        if name in names.split():
-            return getattr(import_module(f"paceline.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+__all__ = sorted(["__version__", *_MODULES])
+
+
+if not TYPE_CHECKING:  # a type checker knows the names above, and no others
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return globals().setdefault(name, getattr(import_module(f"paceline.{_MODULES[name]}"), name))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,7 +4,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,6 +18,35 @@ class UsageError(ValueError):
 
 class ParseError(UsageError):
     """Text that is not of the kind that was asked for; another kind may still read it."""
+
+
+class ArgumentError(UsageError):
+    """A mistake in arguments: ``{name}`` in the sentence stands for one, with its value unless that is None.
+
+    The message names them as Python does; the command line writes the same sentence with its options.
+    """
+
+    def __init__(self, sentence: str, **arguments: object) -> None:
+        self.sentence, self.arguments = sentence, arguments
+        super().__init__(self.written(lambda name, value: name if value is None else f"{name}={value!r}"))
+
+    @classmethod
+    def about(cls, name: str, mistake: UsageError) -> "ArgumentError":
+        """The same mistake, after the name of the argument that it is in."""
+        said = str(mistake).replace("{", "{{").replace("}", "}}")
+        return cls(f"{{{name}}}: {said}", **{name: None})
+
+    def written(self, write: Callable[[str, object], str]) -> str:
+        """The sentence with every argument as ``write`` has it, by its name and its value."""
+        return self.sentence.format(**{name: write(name, value) for name, value in self.arguments.items()})
+
+
+class NamedMistake(UsageError):
+    """A mistake in the words of Python; ``plain`` is the same in those of a person."""
+
+    def __init__(self, sentence: str, plain: UsageError) -> None:
+        super().__init__(sentence)
+        self.plain = plain
 
 
 class RunFailed(RuntimeError):

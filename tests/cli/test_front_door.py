@@ -128,11 +128,13 @@ def test_ctrl_c_before_the_first_step_is_told(monkeypatch, capsys):
     [
         (
             "-v",
-            "unknown option '-v'; did you mean '--version'? (--help, --version, -h; see 'paceline --help')",
+            "unknown option '-v'; did you mean '--version'? "
+            "(--help, --install-completion, --version, -h; see 'paceline --help')",
         ),
         (
             "--hepl",
-            "unknown option '--hepl'; did you mean '--help'? (--help, --version, -h; see 'paceline --help')",
+            "unknown option '--hepl'; did you mean '--help'? "
+            "(--help, --install-completion, --version, -h; see 'paceline --help')",
         ),
         ("train --hepl", "unknown option '--hepl'; did you mean '--help'? (see 'paceline train --help')"),
         (

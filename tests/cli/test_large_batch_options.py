@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from command import run_json, run_paceline
+from paceline.api.recipes import follow
 from paceline.cli.options import RunOptions
-from paceline.cli.recipes import follow
 from paceline.errors import UsageError
 from paceline.jobs.build import build_job
 from paceline.jobs.spec import JobSpec
@@ -84,7 +84,7 @@ def test_smoothing_is_refused_out_of_range_and_with_a_job_of_ones_own() -> None:
     ):
         build_job(JobSpec(label_smoothing=1.0))
     with pytest.raises(
-        UsageError, match="--job mine:build brings its own parts, so --label-smoothing has no place"
+        UsageError, match="job='mine:build' brings its own parts, so label_smoothing has no place"
     ):
         RunOptions(job="mine:build", label_smoothing=0.1).settings(2)
 
@@ -112,7 +112,7 @@ def test_an_option_wins_over_a_recipe_and_the_sentence_says_so() -> None:
     assert changed == {"optimizer": "sgd:momentum=0,decay=weights"}
     assert sentence == (
         "recipe large-batch (Goyal et al., 2017) turns on: no weight decay on biases and batch norm; as you gave it: "
-        "--scale-lr sqrt, warmup=2, momentum=0; model cnn has no zero_gamma"
+        "scale-lr sqrt, warmup=2, momentum=0; model cnn has no zero_gamma"
     )
     changed, sentence = follow("large-batch", {"optimizer": "adam"})
     assert "optimizer" not in changed

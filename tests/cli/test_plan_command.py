@@ -6,8 +6,8 @@ import shlex
 import pytest
 
 from paceline.cli.main import main, make_app
-from paceline.cli.plan_commands import convergence_words, train_words
 from paceline.cli.train import WhereOptions
+from paceline.commands.plan import convergence_words, train_words
 from paceline.jobs.spec import JobSpec
 from paceline.studies.plan import PlanRequest, make_plan, parse_offer
 from refusals import check_refused

@@ -11,8 +11,8 @@ import pytest
 
 from convergence_studies import cell_result, study_of
 from paceline.cli.main import main, make_app
-from paceline.cli.repeat import repeat_command
 from paceline.clusters.profile import LinkFit, Profile, write_profile
+from paceline.commands.repeat import repeat_command
 from paceline.jobs.spec import JobSpec
 from paceline.records.files import json_text, to_document
 from paceline.reports.page.build import make_page

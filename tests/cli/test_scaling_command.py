@@ -20,8 +20,9 @@ import sys
 from command import start_python
 from paceline.cli import scaling
 from paceline.cli.main import main
+from paceline.commands.train import train_options
 scaling.start_training = lambda machinery, settings, runs, words: start_python(
-    "-m", "paceline", "train", *scaling.train_options(settings, machinery, runs), stdout=words, stderr=words
+    "-m", "paceline", "train", *train_options(settings, machinery, runs), stdout=words, stderr=words
 )
 sys.exit(main(sys.argv[1:]))
 """
@@ -31,12 +32,13 @@ sys.exit(main(sys.argv[1:]))
 def forks(monkeypatch):
     """Trainings are forks of the tests, which have torch already."""
     from paceline.cli import scaling
+    from paceline.commands.train import train_options
 
     monkeypatch.setattr(
         scaling,
         "start_training",
         lambda machinery, settings, runs, words: start_python(
-            *("-m", "paceline", "train", *scaling.train_options(settings, machinery, runs)),
+            *("-m", "paceline", "train", *train_options(settings, machinery, runs)),
             stdout=words,
             stderr=words,
         ),

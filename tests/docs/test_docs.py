@@ -87,16 +87,17 @@ def test_the_vision_job_in_the_docs_trains_alike_with_and_without_loader_process
     assert "test_loss" not in live["rows"][0]
 
 
-def test_the_simulation_in_the_docs_runs(monkeypatch):
-    monkeypatch.chdir(ROOT)
+def test_the_simulation_in_the_docs_runs(tmp_path, monkeypatch):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(compile(shown("simulate.md", "stated_costs"), "simulate.md", "exec"), names)
-    assert names["summary"].epochs == 2
+    exec(compile(shown("simulate.md", "paceline.simulate("), "simulate.md", "exec"), names)
+    assert names["run"].value.summary.epochs == 2
 
 
 def test_the_study_in_the_docs_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    exec(compile(shown("convergence.md", "run_study"), "convergence.md", "exec"), {})
+    exec(compile(shown("convergence.md", "bench_convergence("), "convergence.md", "exec"), {})
     assert capsys.readouterr().out.startswith("local-sgd:period=8 reaches ")
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from command import start_python
-from paceline.cli.scaling import train_options
+from paceline.commands.train import train_options
 from paceline.errors import RunFailed, UsageError
 from paceline.jobs.data import RepeatedData, TensorData
 from paceline.jobs.spec import JobSpec

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Group, Parameter
 
 from paceline.cli.convergence import convergence
-from paceline.cli.options import DEFAULT_WORKERS, PlaceOptions, Whole, run_workers
+from paceline.cli.options import PlaceOptions, Whole, run_workers
 from paceline.cli.scaling import batch, checkpoint, processes, scaling
+from paceline.runtimes.settings import DEFAULT_WORKERS
 
 if TYPE_CHECKING:
     from paceline.runtimes.live.heartbeat import Heartbeat

@@ -7,9 +7,6 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from paceline.cli.options import RECORD
-from paceline.records.files import json_text
-from paceline.records.folder import named_path
-from paceline.units import Share
 
 CHECK_FAILED = 3
 
@@ -28,16 +25,11 @@ def compare(
         max_slowdown: Fail where a later one takes longer a sample than the first by more than this, such as 5%.
         as_json: One JSON document on stdout instead of text.
     """
-    from paceline.reports.compare import comparison_document, comparison_text, failures
-    from paceline.studies.compare import compare as compare_paths
+    from paceline.api.compare import compare as compare_runs
 
-    allowed = None if max_slowdown is None else float(Share.parse(max_slowdown))
-    found = compare_paths([named_path(path) for path in paths])
-    if as_json:
-        sys.stdout.write(f"{json_text(comparison_document(found, allowed))}\n")
-    else:
-        sys.stdout.write(f"{comparison_text(found)}\n")
-    failed = [] if allowed is None else failures(found, allowed)
+    found = compare_runs(*paths, max_slowdown=max_slowdown)
+    sys.stdout.write(f"{found.to_json() if as_json else found}\n")
+    failed = found.to_dict()["failures"] if max_slowdown is not None else []
     if failed:
         sys.stderr.write(f"paceline: {'; '.join(failed)}\n")
     return CHECK_FAILED if failed else 0

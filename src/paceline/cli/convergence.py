@@ -159,8 +159,8 @@ def _study(
         folder = StudyFolder.below(PARENT, selection.job.name, study)
         if keep.out is not None:
             folder = StudyFolder(keep.out)
-        if where.assumption:
-            screen.note(where.assumption)
+        if where.request().assumption:
+            screen.note(where.request().assumption)
     for sentence in selection.left_out:
         screen.note(sentence)
     return study, selection, folder
@@ -169,9 +169,9 @@ def _study(
 def _asked(options: GridOptions, where: GridClusterOptions) -> "ConvergenceStudy":
     from paceline.studies.convergence.study import ConvergenceStudy
 
-    cluster = where.read(WORKERS)
+    cluster = where.request().read(WORKERS)
     settings = replace(options, target_accuracy=None).settings(cluster.workers)
-    timed, sizes = where.timed(cluster, settings)
+    timed, sizes = where.request().timed(cluster, settings)
     asked = {"strategies": options.strategies, "codecs": options.codecs}
     chosen = {name: tuple(values) for name, values in asked.items() if values}
     seeds = tuple(range(1, (options.seeds or SEEDS) + 1))

@@ -61,24 +61,27 @@ def explain(
             )
         _list(as_json)
     else:
-        _show({"schedule": schedule, **given}, html, as_json)
+        _show(schedule, given, html, as_json)
 
 
-def _show(request: dict[str, Any], html: Path | None, as_json: bool) -> None:
-    from paceline.records.files import to_document
-    from paceline.reports.explain.explanation import explain as explain_collective
+def _show(schedule: str, given: dict[str, Any], html: Path | None, as_json: bool) -> None:
+    from paceline.api.explain import check_drawn, check_workers_drawn
+    from paceline.api.explain import explain as explain_collective
     from paceline.reports.explain.render import print_explanation, write_page
-    from paceline.reports.explain.request import DRAWN, WRITTEN, ExplainRequest
 
-    limits = WRITTEN if as_json and html is None else DRAWN
-    explanation = explain_collective(ExplainRequest(**request), limits)
+    drawn = html is not None or not as_json
+    if drawn:
+        check_workers_drawn({"schedule": schedule, **given})
+    found = explain_collective(schedule, **given)
+    if drawn:
+        check_drawn(found.value)
     if html is not None:
-        write_page(explanation, html)
+        write_page(found.value, html)
         sys.stderr.write(f"wrote {html}: open it in a browser\n")
     if as_json:
-        print(json.dumps(to_document(explanation)))  # noqa: T201
+        print(json.dumps(found.to_dict()))  # noqa: T201
     elif html is None:
-        print_explanation(explanation, Console(highlight=False))
+        print_explanation(found.value, Console(highlight=False))
 
 
 def _list(as_json: bool) -> None:

@@ -21,12 +21,12 @@ from cyclopts import (
 )
 
 from paceline import __version__
-from paceline.errors import RunFailed, UsageError, is_users, raised, unknown
+from paceline.errors import ArgumentError, NamedMistake, RunFailed, UsageError, is_users, raised, unknown
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
-HELP, VERSION = ("--help", "-h"), "--version"
-FLAGS = (*HELP, VERSION)
+HELP, VERSION, COMPLETION = ("--help", "-h"), "--version", "--install-completion"
+FLAGS = (*HELP, VERSION, COMPLETION)
 
 COMMANDS = {
     "train": ("train:train", "Train for real: on this machine, or on several."),
@@ -66,6 +66,8 @@ def make_app() -> App:
     )
     for name, (path, help_line) in COMMANDS.items():
         app.command(f"paceline.cli.{path}", name=name, help=help_line)
+    completing = "Let the shell complete commands and options."
+    app.command("paceline.cli.completion:install_completion", name=COMPLETION, help=completing)
     return app
 
 
@@ -88,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CycloptsError as error:
         return _complain(_one_sentence(error), BAD_USAGE)
     except UsageError as mistake:
-        return _complain(str(mistake), BAD_USAGE)
+        return _complain(as_typed(mistake), BAD_USAGE)
     except RunFailed as failure:
         return _complain(str(failure), failure.code)
     except KeyboardInterrupt:
@@ -102,6 +104,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         _write_nowhere()
     return code if isinstance(code, int) else DONE
+
+
+def as_typed(mistake: UsageError) -> str:
+    """The sentence with options in place of a function's arguments."""
+    if isinstance(mistake, ArgumentError):
+        return mistake.written(_option)
+    return str(mistake.plain if isinstance(mistake, NamedMistake) else mistake)
+
+
+def _option(name: str, value: object) -> str:
+    option = f"--{name.replace('_', '-')}"
+    return option if value is None else f"{option} {value}"
 
 
 def _of_users_file(error: Exception) -> tuple[str, int]:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from importlib.util import find_spec
@@ -11,19 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from cyclopts import Group, Parameter, Token
 
-from paceline import jobs, specs
-from paceline.cli.recipes import RECIPES, check_recipe, follow
-from paceline.codecs import check_codec
-from paceline.collectives import SCHEDULES, check_collective
+from paceline.api.recipes import RECIPES, follow
+from paceline.api.settings import run_arguments, run_settings
+from paceline.collectives import SCHEDULES
 from paceline.errors import UsageError, say_on_stderr
-from paceline.jobs.spec import JobSpec
 from paceline.records.files import to_document
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.secret import NEEDED, Secret
 from paceline.runtimes.live.signals import StopRequest
-from paceline.runtimes.settings import Cadence, Settings
-from paceline.strategies import STRATEGIES
+from paceline.runtimes.settings import Settings
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -41,18 +37,6 @@ LENGTH = Group("How long", sort_key=3)
 WHERE = Group("Where", sort_key=4)
 RECORD = Group("What is kept and shown", sort_key=5)
 
-DEFAULT_WORKERS = 2
-DEFAULT_BATCH = "32"
-DEFAULT_EPOCHS = 30
-_PARTS = ("data", "data_dir", "model", "optimizer", "schedule", "label_smoothing")
-_TABLES = {
-    "strategy": STRATEGIES,
-    "data": jobs.DATA,
-    "model": jobs.MODELS,
-    "optimizer": jobs.OPTIMIZERS,
-    "schedule": jobs.SCHEDULES,
-}
-
 
 def whole(kind: object, tokens: Sequence[Token]) -> int:  # noqa: ARG001
     try:
@@ -64,7 +48,7 @@ def whole(kind: object, tokens: Sequence[Token]) -> int:  # noqa: ARG001
 Whole = Parameter(converter=whole)
 
 
-def given(options: "DataclassInstance") -> dict[str, object]:
+def given(options: "DataclassInstance") -> dict[str, Any]:
     """The options that were given, by name; those that were not are None, or False."""
     values = {field.name: getattr(options, field.name) for field in fields(options)}
     return {name: value for name, value in values.items() if value is not None and value is not False}
@@ -149,15 +133,7 @@ class RunOptions:
     """How many checkpoints are kept (default 3)."""
 
     def __post_init__(self) -> None:
-        for name, table in _TABLES.items():
-            if (spec := getattr(self, name)) is not None:
-                specs.check(spec, table, name)
-        if self.collective is not None:
-            check_collective(self.collective)
-        if self.codec is not None:
-            check_codec(self.codec)
-        if self.recipe is not None:
-            check_recipe(self.recipe)
+        run_arguments(given(self))
 
     def with_recipe(self) -> tuple[Self, str]:
         """The options that a recipe stands for, as if they had been given, and a sentence that says so."""
@@ -168,29 +144,7 @@ class RunOptions:
 
     def settings(self, workers: int | None) -> Settings:
         """Resolve the options for this many workers; None leaves out the options of single ranks."""
-        if workers is None:
-            return replace(self, batch_size=None, slow=None, slow_turns=None).settings(1)
-        asked = given_for(Settings, self)
-        for name in ("evaluate", "checkpoint"):
-            if (cadence := getattr(self, f"{name}_every")) is not None:
-                asked[name] = Cadence.parse(cadence, f"--{name}-every")
-        if self.iterations is None:
-            asked.setdefault("epochs", DEFAULT_EPOCHS)
-        asked |= {"job": self._job(), "slow": parse_slow(self.slow or [])}
-        return Settings(batch_sizes=parse_batch_sizes(self.batch_size, workers), **asked)
-
-    def _job(self) -> JobSpec:
-        asked = given_for(JobSpec, self)
-        parts = [name for name in given(self) if name in (*_PARTS, "lr")]
-        if self.job and parts:
-            raise UsageError(
-                f"--job {self.job} brings its own parts, so --{parts[0].replace('_', '-')} has no place; "
-                "leave one of them out"
-            )
-        if self.lr is not None:
-            optimizer = self.optimizer or JobSpec.optimizer
-            asked["optimizer"] = specs.with_setting(optimizer, jobs.OPTIMIZERS, "lr", repr(self.lr))
-        return JobSpec(path=self.job, **asked)
+        return run_settings(given(self), workers)
 
 
 @Parameter(name="*")
@@ -214,6 +168,12 @@ class FolderOptions:
     @property
     def parent(self) -> Path:
         return self.runs or Path("runs")
+
+    def watching(self, settings: Settings, clock: str) -> "Observer":
+        """What shows a simulation."""
+        from paceline.reports.progress import Tee
+
+        return Tee(self.observers(settings, clock))
 
     def observers(
         self,
@@ -337,28 +297,3 @@ def run_as_worker(where: PlaceOptions, info: ProcessInfo, task: WorkerTask) -> i
     if info.launch is None:
         info = where.under_launcher(info)
     return run_guarded(info, partial(task, info))
-
-
-def parse_batch_sizes(text: str | None, workers: int) -> tuple[int, ...]:
-    """Read "32", for all workers alike, or "48,16", one per worker."""
-    text = DEFAULT_BATCH if text is None else text
-    with suppress(ValueError):
-        sizes = tuple(int(piece) for piece in text.split(","))
-        if len(sizes) in (1, workers):
-            return sizes * (workers // len(sizes))
-        text += f" gives {len(sizes)} sizes for {workers} workers"
-    raise UsageError(f"--batch-size {text}: write a whole number, or one per worker such as 48,16")
-
-
-def parse_slow(texts: list[str]) -> dict[int, float]:
-    slow: dict[int, float] = {}
-    for piece in (piece for text in texts for piece in text.split(",")):
-        rank, _, factor = piece.partition("=")
-        try:
-            key, value = int(rank), float(factor)
-        except ValueError:
-            raise UsageError(f"--slow {piece}: write RANK=FACTOR, such as 1=2.5") from None
-        if key in slow:
-            raise UsageError(f"--slow names rank {key} twice; give one factor a rank")
-        slow[key] = value
-    return slow

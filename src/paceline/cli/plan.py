@@ -3,23 +3,14 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from paceline import specs
 from paceline.cli.importing import gc_paused
 from paceline.cli.options import AGREE, JOB, LENGTH, WHERE, given, whole
-from paceline.cli.plan_commands import commands
-from paceline.cli.predict import AgreeCount, JobText, Shown, ShownPath, with_job, write_text
-from paceline.codecs import check_codec
+from paceline.cli.predict import AgreeCount, JobText, Shown, ShownPath, write_text
 from paceline.errors import UsageError
-from paceline.strategies import STRATEGIES
-from paceline.units import parse_seconds
-
-if TYPE_CHECKING:
-    from paceline.studies.plan import PlanRequest, TrainingPlan
-    from paceline.studies.plan.factors import SampleFactors
 
 MISSED = 3
 """The exit code where nothing meets the deadline or the budget."""
@@ -85,49 +76,6 @@ class PlanOptions:
     target_accuracy: Annotated[float | None, Parameter(group=AGREE)] = None
     """With --convergence: the accuracy whose samples count (default: as the study chooses)."""
 
-    def __post_init__(self) -> None:
-        for strategy in self.strategies or ():
-            specs.check(strategy, STRATEGIES, "strategy")
-        for codec in self.codecs or ():
-            check_codec(codec)
-        if self.target_accuracy is not None:
-            if self.convergence is None:
-                raise UsageError("--target-accuracy is that of a study: give --convergence, or leave it out")
-            if not 0 < self.target_accuracy <= 1:
-                raise UsageError(f"--target-accuracy {self.target_accuracy:g} must lie between 0 and 1")
-
-    def request(self, name: str | None) -> "PlanRequest":
-        from paceline.studies.plan import PlanRequest, parse_offer, read_offers
-        from paceline.studies.predict.request import parse_counts
-
-        settings: dict[str, Any] = with_job(given(self))
-        if name is None and "job" not in settings:
-            raise UsageError("which model? name one, such as resnet50 (see 'paceline models'), or give a job")
-        if name is not None and "job" in settings:
-            raise UsageError(f"model {name} and a job both say what is trained; leave one of them out")
-        for option in ("hardware", "convergence", "target_accuracy"):
-            settings.pop(option, None)
-        settings["offers"] = tuple(map(parse_offer, self.hardware or ()))
-        if self.offers is not None:
-            settings["offers"] += read_offers(self.offers)
-        if self.deadline is not None:
-            settings["deadline"] = _seconds(self.deadline)
-        if self.workers is not None:
-            settings["workers"] = parse_counts(self.workers)
-        if self.batch_size is not None:
-            settings["batch_sizes"] = _batches(settings.pop("batch_size"))
-        for option in ("strategies", "codecs"):
-            if option in settings:
-                settings[option] = tuple(settings[option])
-        return PlanRequest(model=name, **settings)
-
-    def factors(self) -> "SampleFactors":
-        from paceline.studies.plan.factors import SampleFactors
-
-        if self.convergence is None:
-            return SampleFactors()
-        return SampleFactors.read(self.convergence, self.target_accuracy)
-
 
 def plan(
     name: str | None = None,
@@ -154,44 +102,17 @@ def plan(
     if chart is not None and chart.suffix != ".svg":
         raise UsageError(f"--chart {chart}: name a file that ends in .svg")
     with gc_paused():
-        from paceline.studies.plan import make_plan
-    from paceline.records.files import json_text, to_document
+        import paceline.studies.plan  # noqa: F401  which is most of what takes time
+    from paceline.api.plan import plan as make_plan
     from paceline.reports.plan_chart import picture
     from paceline.reports.predict.text import ProgressLine
 
-    request = options.request(name)
     progress = ProgressLine(sys.stderr)
-    found = make_plan(request, options.factors(), progress=progress)
+    found = make_plan(name, **given(options), progress=progress)
     progress.done()
-    document = json_text({**to_document(found), "commands": commands(found, request)})
     if out is not None:
-        write_text(out, document + "\n")
+        write_text(out, found.to_json() + "\n")
     if chart is not None:
-        write_text(chart, picture(found))
-    print(document if as_json else _text(found, request))  # noqa: T201
-    return 0 if found.met else MISSED
-
-
-def _text(found: "TrainingPlan", request: "PlanRequest") -> str:
-    from paceline.reports.plan import text_lines
-    from paceline.reports.plan_chart import chart_lines
-    from paceline.reports.text import can_draw
-
-    lines = text_lines(found, chart_lines(found, unicode=can_draw(sys.stdout)))
-    for said, command in commands(found, request).items():
-        lines += ["", f"{said}:", f"  {command}"]
-    return "\n".join(lines)
-
-
-def _seconds(text: str) -> float:
-    try:
-        return parse_seconds(text)
-    except UsageError as mistake:
-        raise UsageError(f"--deadline: {mistake}") from mistake
-
-
-def _batches(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(sorted(int(piece) for piece in text.split(",")))
-    except ValueError:
-        raise UsageError(f"--batch-size {text}: write whole numbers, such as 32,64,128") from None
+        write_text(chart, picture(found.value))
+    print(found.to_json() if as_json else found)  # noqa: T201
+    return 0 if found.value.met else MISSED

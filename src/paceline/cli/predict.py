@@ -1,27 +1,18 @@
 """``paceline predict``: how fast a training will be, on hardware that you do not have."""
 
-import json
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
 from paceline.cli.importing import gc_paused
 from paceline.cli.options import AGREE, JOB, WHERE, given, whole
-from paceline.clusters.profile import named_profile
 from paceline.errors import UsageError
-from paceline.jobs.spec import JobSpec
-
-if TYPE_CHECKING:
-    from paceline.studies.predict import PredictRequest
 
 MONEY = Group("What it costs", sort_key=5)
 SHOWN = Group("What is shown", sort_key=6)
-PARTS = ("data", "data_dir", "model")
-"""Options that name a job by its parts, beside the optimizer, which a model has too."""
 
 JobText = Annotated[str | None, Parameter(group=JOB)]
 WhereText = Annotated[str | None, Parameter(group=WHERE)]
@@ -113,21 +104,6 @@ class PredictOptions:
     samples: MoneyCount = None
     """Samples per epoch, where the job does not say."""
 
-    def request(self, name: str | None) -> "PredictRequest":
-        from paceline.runtimes.threads import usual_threads
-        from paceline.studies.predict import PredictRequest
-        from paceline.studies.predict.request import parse_counts
-
-        settings = with_job(given(self))
-        if self.profile is not None:
-            settings["profile"] = named_profile(self.profile, usual_threads())
-        if "workers" in settings:
-            settings["workers"] = parse_counts(settings["workers"])
-        for option, name_of_all in (("strategy", "strategies"), ("codec", "codecs")):
-            if option in settings:
-                settings[name_of_all] = tuple(settings.pop(option))
-        return PredictRequest(model=name, **settings)
-
 
 def predict(
     name: str | None = None,
@@ -154,54 +130,32 @@ def predict(
         out: Write the whole prediction to this file, for a later comparison with what was measured.
         as_json: One JSON document instead of text.
     """
-    with gc_paused():
-        from paceline.studies.predict import predict as predict_request
-
-    request = (options or PredictOptions()).request(name)
+    options = options or PredictOptions()
     if svg is not None and svg.suffix != ".svg":
         raise UsageError(f"--svg {svg}: name a file that ends in .svg")
-    if request.cost_model == "paleo" and (chart or svg):
+    if options.cost_model == "paleo" and (chart or svg):
         raise UsageError(
             f"{'--chart' if chart else '--svg'} does not go with --cost-model paleo; leave it out"
         )
-    from paceline.records.files import to_document
+    with gc_paused():
+        import paceline.studies.predict  # noqa: F401  which is most of what takes time
+    from paceline.api.predict import predict as predict_model
     from paceline.reports.predict.chart import chart_lines, picture
-    from paceline.reports.predict.text import ProgressLine, text_lines
+    from paceline.reports.predict.text import ProgressLine
     from paceline.reports.text import can_draw
 
     progress = ProgressLine(sys.stderr)
-    prediction = predict_request(request, modules=layers, progress=progress)
+    found = predict_model(name, **given(options), layers=layers, progress=progress)
     progress.done()
-    document = json.dumps(to_document(prediction), indent=2)
     if out is not None:
-        write_text(out, document + "\n")
+        write_text(out, found.to_json() + "\n")
     if svg is not None:
-        write_text(svg, picture(prediction))
-    lines = [document] if as_json else text_lines(prediction)
+        write_text(svg, picture(found.value))
+    lines = [found.to_json() if as_json else str(found)]
     if chart and not as_json:
-        lines += ["", *chart_lines(prediction, unicode=can_draw(sys.stdout))]
+        lines += ["", *chart_lines(found.value, unicode=can_draw(sys.stdout))]
     print("\n".join(lines))  # noqa: T201
     return 0
-
-
-def with_job(settings: dict[str, Any]) -> dict[str, Any]:
-    """Options by name, with the parts of a job made into one, and the input into a shape."""
-    parts = {name: settings[name] for name in (*PARTS, "optimizer") if name in settings}
-    if "job" in settings and parts:
-        raise UsageError(
-            f"--job {settings['job']} brings its own parts: leave out --data, --model and --optimizer"
-        )
-    if settings.keys() & {"job", *PARTS}:
-        settings["job"] = JobSpec(path=settings.get("job"), **parts)
-    if "input" in settings:
-        settings["shape"] = _shape(settings.pop("input"))
-    return {option: value for option, value in settings.items() if option not in PARTS}
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    if not re.fullmatch(r"0*[1-9]\d{0,8}(x0*[1-9]\d{0,8})*", text.lower()):
-        raise UsageError(f"--input {text} is not a shape: write sizes of at most 9 digits, such as 3x224x224")
-    return tuple(map(int, text.lower().split("x")))
 
 
 def write_text(path: Path, text: str) -> None:

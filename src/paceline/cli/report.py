@@ -11,8 +11,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from paceline.errors import UsageError
-from paceline.records.folder import named_path
+from paceline.api.report import report as make_report
 from paceline.records.summary import Observer, Started, Summary
 
 SLOW = 3.0
@@ -34,26 +33,11 @@ def report(
         out: The file to write (default: report.html in the first folder).
         open_: Open the page in the browser.
     """
-    if not paths:
-        raise UsageError("which run? name its folder, as in 'paceline report runs/...'")
-    paths = tuple(map(named_path, paths))
-    for path in paths:
-        if not path.exists():
-            raise UsageError(
-                f"there is no {path}: name the folder of a run, as in 'paceline report runs/...'"
-            )
     with _signs_of_life("making the report"):
-        target = _write(paths, out)
+        target = make_report(*paths, out=out)
     print(f"report: {target}")  # noqa: T201
     if open_ and not webbrowser.open(target.resolve().as_uri()):
         sys.stderr.write(f"no browser could be started; open {target} yourself\n")
-
-
-def _write(paths: tuple[Path, ...], out: Path | None) -> Path:
-    from paceline.cli.repeat import repeat_command
-    from paceline.reports.page.build import write_report
-
-    return write_report(paths, out, repeat_command)
 
 
 @contextmanager
@@ -97,7 +81,7 @@ class ReportObserver(Observer):
         said = f"paceline report {self._folder}"
         if self._make:
             try:
-                said = str(_write((Path(self._folder),), None))
+                said = str(make_report(self._folder))
             except Exception as error:  # a run that is done is not failed by its picture
                 sys.stderr.write(f"no report could be made: {error}\n")
         if not self._quiet:

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -26,9 +26,8 @@ from paceline.cli.options import (
     given_options,
 )
 from paceline.codecs import check_codec
+from paceline.commands.train import start_training
 from paceline.errors import UsageError
-from paceline.jobs.spec import JobSpec
-from paceline.records.files import to_document
 from paceline.runtimes.settings import Cadence, Settings
 from paceline.strategies import STRATEGIES
 
@@ -44,12 +43,6 @@ SECONDS, REPEATS = 5.0, 3
 BATCHES = {"scaling": "16,64,256", "batch": "16,32,64,128,256,512", "checkpoint": "32", "processes": "32"}
 LOADINGS = {"both": ("with", "without"), "with": ("with",), "without": ("without",)}
 _NAMES = {"--strategies": "--strategy", "--codecs": "--codec"}
-_RENAMED = {
-    "path": "job",
-    "batch_sizes": "batch-size",
-    "evaluate": "evaluate-every",
-    "checkpoint": "checkpoint-every",
-}
 
 CountsText = Annotated[str | None, Parameter(group=WHERE, allow_leading_hyphen=True)]
 DataLoading = Annotated[
@@ -213,7 +206,7 @@ def checkpoint(
         every: '1 epoch' (default) or '100 steps'; may be repeated.
         workers: How many (default 1).
     """
-    cadences = [Cadence.parse(text, "--checkpoint-every") for text in every or ["1 epoch"]]
+    cadences = [Cadence.parse(text, "checkpoint_every") for text in every or ["1 epoch"]]
     if not all(cadence.count for cadence in cadences):
         raise UsageError("--checkpoint-every never is measured in any case, to compare with; leave it out")
     axes: dict[str, Any] = {"workers": (workers or 1,), "checkpoints": (Cadence(0), *cadences)}
@@ -390,35 +383,6 @@ def _report(result: "SweepResult", folder: "SweepFolder", keep: SweepKeeping, sc
     else:
         where = [f"kept in {folder.path}", *([f"chart: {chart}"] if drawn else [])]
         screen.print("\n".join([*text_lines(result), "", "; ".join(where)]))
-
-
-def start_training(
-    machinery: Mapping[str, Any], settings: Settings, runs: Path, words: IO[bytes]
-) -> "subprocess.Popen[str]":
-    from paceline.runtimes.live.launcher.launch import paceline_command
-    from paceline.studies.scaling.measure import start_command
-
-    return start_command(paceline_command(["train", *train_options(settings, machinery, runs)]), words)
-
-
-def train_options(settings: Settings, machinery: Mapping[str, Any], runs: Path) -> list[str]:
-    """The options of 'paceline train' that give a run of these settings; none for what is its default."""
-    usual = to_document(Settings(job=JobSpec(), epochs=1))
-    asked = {
-        **to_document(settings),
-        "evaluate": str(settings.evaluate),
-        "checkpoint": str(settings.checkpoint),
-    }
-    job = asked.pop("job")
-    changed = {name: value for name, value in job.items() if value != usual["job"][name]}
-    changed |= {name: value for name, value in asked.items() if value is not None and value != usual[name]}
-    changed |= {"batch_sizes": ",".join(map(str, settings.batch_sizes)), **machinery}
-    changed |= {"workers": settings.workers, "epochs": settings.epochs, "runs": runs}
-    options = ["--json"]
-    for name, value in changed.items():
-        if value not in (None, {}):
-            options += [f"--{_RENAMED.get(name, name.replace('_', '-'))}", str(value)]
-    return options
 
 
 def measure_link(backend: str, workers: int, size: int) -> float | None:

@@ -12,7 +12,6 @@ from cyclopts import Parameter
 
 from paceline.cli.importing import skip_compiler_import
 from paceline.cli.options import (
-    DEFAULT_WORKERS,
     RECORD,
     WHERE,
     KeepOptions,
@@ -31,6 +30,7 @@ from paceline.records.summary import Started
 from paceline.reports.progress import Tee
 from paceline.reports.trace import TraceObserver
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.settings import DEFAULT_WORKERS
 
 if TYPE_CHECKING:
     from paceline.reports.forecast import Expectation

@@ -39,11 +39,14 @@ def build_codec(spec: str) -> "Codec":
 
 def links(spec: str) -> list[str]:
     """The codecs of a chain; of any other spec, itself."""
+    if isinstance(spec, specs.ObjectSpec):
+        return [spec]
     return re.split(r"\s*\+\s*(?=[A-Za-z])", spec)
 
 
 def each_link(spec: str, change: Callable[[str], str]) -> str:
-    return "+".join(map(change, links(spec)))
+    first, *rest = map(change, links(spec))
+    return "+".join([first, *rest]) if rest else first
 
 
 def check_codec(spec: str) -> None:

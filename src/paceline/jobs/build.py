@@ -1,7 +1,6 @@
 """From what names a job or a model to the job, or to what a trace needs; a mistake in it becomes one sentence."""
 
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ from paceline.jobs.batches import Batch, check_loss, describe
 from paceline.jobs.data import as_data
 from paceline.jobs.datasets import DataSource, Images
 from paceline.jobs.inputs import ImageInput, check_classes, choices, noise
+from paceline.jobs.instances import copied
 from paceline.jobs.job import Job, Traceable
 from paceline.jobs.spec import JobSpec
 from paceline.specs.source import CRASHES
@@ -83,15 +83,18 @@ def correct(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _first_made(text: str) -> tuple[Callable[[], Any], Any]:
     """What makes the thing that a model's spec names, and the first of it, if possible without memory."""
-    path = specs.import_path(text, MODELS)
-    if path is None:
+    path, own = specs.import_path(text, MODELS), isinstance(text, specs.ObjectSpec)
+    if path is None and not own:
         return specs.factory(text, MODELS, "model"), specs.build(text, MODELS, "model")
-    where, loaded = f"model {path}", specs.load(path, "model")
+    loaded = specs.build(text, MODELS, "model") if path is None else specs.load(path, "model")
+    where = f"model {path or text}"
     if isinstance(loaded, nn.Module):  # made already: train copies
-        return partial(_moved, partial(deepcopy, loaded)), loaded
+        return partial(copied, loaded), loaded
+    if own and (isinstance(loaded, Job | Traceable) or hasattr(loaded, "default_input")):
+        return lambda: loaded, loaded
     if not callable(loaded):
-        raise UsageError(f"{where}: {path!r} is a {type(loaded).__name__}, not a class or function")
-    make = specs.factory(text, MODELS, "model")
+        raise UsageError(f"{where}: {path or text!r} is a {type(loaded).__name__}, not a class or function")
+    make = loaded if own else specs.factory(text, MODELS, "model")
     try:
         with torch.device("meta"):
             made = make()
@@ -112,7 +115,9 @@ def _moved(make: Callable[[], nn.Module]) -> nn.Module:
 def import_job(path: str) -> Job:
     """Call the function behind "module:function" or "file.py:function" and check the job that it returns."""
     where, name = f"job {path}", path.rpartition(":")[2]
-    function = specs.load(path, "job")
+    function = path.made if isinstance(path, specs.ObjectSpec) else specs.load(path, "job")
+    if isinstance(function, Job):
+        return checked_job(where, function)
     if not callable(function):
         raise UsageError(f"{where}: {name!r} is a {type(function).__name__}, not a function")
     job = call(function, where)

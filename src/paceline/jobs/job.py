@@ -52,6 +52,8 @@ class Traceable(StepDefinition):
     What they hold does not matter, but targets and tokens are in range, so that the model also runs on them.
     """
     train_samples: int | None = None
+    assumed: Callable[[], str] = str
+    """After a trace: what was assumed of the step, for people; empty for nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from paceline.errors import UsageError
+from paceline.specs.objects import ObjectSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class JobSpec:
     @property
     def is_script(self) -> bool:
         """Whether it is a script with a loop of its own, which decides its data, its batches and when it ends."""
-        return self.path is not None and ":" not in self.path
+        return self.path is not None and ":" not in self.path and not isinstance(self.path, ObjectSpec)
 
     @property
     def changes(self) -> dict[str, Any]:

@@ -77,11 +77,16 @@ def json_text(document: Any) -> str:
 
 def _plain(document: Any) -> Any:
     """The document as it is read back: finite numbers, lists, and keys that are strings."""
-    return msgspec.json.decode(msgspec.json.encode(document, enc_hook=float))  # numpy's numbers too
+    return msgspec.json.decode(msgspec.json.encode(document, enc_hook=_builtin))
+
+
+def _builtin(value: Any) -> Any:
+    """Text that is more than a string, and numpy's numbers."""
+    return str(value) if isinstance(value, str) else float(value)
 
 
 def to_document(value: Any) -> Any:
-    return msgspec.to_builtins(value, str_keys=True)
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_builtin)
 
 
 def from_document(document: Any, kind: type[T]) -> T:

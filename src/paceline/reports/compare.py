@@ -185,7 +185,7 @@ def comparison_document(comparison: RunComparison, slowdown: float | None) -> di
         "warnings": warnings(comparison),
         "same_batch": comparison.same_batch,
         "epoch_samples": comparison.epoch,
-        "runs": [_side_document(side) for side in comparison.sides],
+        "runs": [side_document(side) for side in comparison.sides],
         "differences": [_difference_document(one) for one in comparison.differences],
         "findings": findings_document(findings_of(comparison)),
         "max_slowdown": slowdown,
@@ -193,7 +193,7 @@ def comparison_document(comparison: RunComparison, slowdown: float | None) -> di
     }
 
 
-def _side_document(side: ComparedRun) -> dict[str, Any]:
+def side_document(side: ComparedRun) -> dict[str, Any]:
     return {
         "name": side.name,
         "source": side.source,

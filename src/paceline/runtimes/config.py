@@ -188,7 +188,7 @@ def import_paths(settings: Settings) -> list[str]:
     own += [specs.import_path(settings.strategy, RECORDED)]
     own += [specs.import_path(link, CODECS) for link in links(settings.codec)]
     own += [settings.collective if ":" in settings.collective else None]
-    return [path for path in own if path is not None]
+    return [path for path in own if path is not None and not isinstance(path, specs.ObjectSpec)]
 
 
 def check_code(config: Config, folder: RunFolder, where: str, fix: str) -> None:

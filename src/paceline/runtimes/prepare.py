@@ -18,7 +18,7 @@ from paceline.jobs.sharding import Shards
 from paceline.records.summary import Started
 from paceline.runtimes.replica import check_divisible, check_learners, check_momentum
 from paceline.runtimes.settings import Settings, Triggers
-from paceline.specs import shorten, with_values
+from paceline.specs import ObjectSpec, shorten, with_values
 from paceline.strategies import RECORDED, STRATEGIES, build_strategy, is_watched
 from paceline.strategies.base import LearnerPlan, Strategy, SyncPoint
 
@@ -196,6 +196,8 @@ def prepare_job(
 
 def with_settings_of(spec: str, strategy: Strategy) -> str:
     """The spec of this strategy, which differs from what the given spec names in what that leaves open."""
+    if isinstance(spec, ObjectSpec):
+        return ObjectSpec.of(strategy)
     asked = vars(build_strategy(spec))
     changed = {name: value for name, value in vars(strategy).items() if value != asked[name]}
     return with_values(spec, STRATEGIES, changed)

@@ -6,11 +6,15 @@ from sys import maxsize
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from paceline.collectives import NATIVE, check_collective
-from paceline.errors import UsageError
+from paceline.errors import ArgumentError, UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.files import digest_of, from_document, to_document
 
 T = TypeVar("T")
+DEFAULT_WORKERS = 2
+DEFAULT_BATCH = "32"
+DEFAULT_EPOCHS = 30
+"""Of a run that says nothing of them."""
 MOST_SERVERS = 64
 """Servers of one run: each is a process, and every worker sends to all of them at every step."""
 
@@ -23,15 +27,17 @@ class Cadence:
     unit: Literal["steps", "epochs"] = "epochs"
 
     @classmethod
-    def parse(cls, text: str, option: str) -> Self:
-        """Read "500 steps", "2 epochs", "2" (epochs) or "never"; ``option`` names what is read, for a message."""
+    def parse(cls, text: str, argument: str) -> Self:
+        """Read "500 steps", "2 epochs", "2" (epochs) or "never"; ``argument`` names what is read, for a message."""
         words = text.split()
         if words in (["never"], ["0"]):
             return cls(0)
         unit = words[1].rstrip("s") + "s" if len(words) == 2 else "epochs"
         if len(words) not in (1, 2) or not words[0].isdecimal() or unit not in ("steps", "epochs"):
-            raise UsageError(
-                f"{text!r} is not a value for {option}: write '500 steps', '2 epochs' or 'never'"
+            shown = repr(text).replace("{", "{{").replace("}", "}}")
+            raise ArgumentError(
+                f"{shown} is not a value for {{{argument}}}: write '500 steps', '2 epochs' or 'never'",
+                **{argument: None},
             )
         return cls(int(words[0]), unit)  # type: ignore[arg-type]
 

@@ -10,11 +10,15 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from paceline.errors import ParseError, UsageError, raised, unknown
+from paceline.specs.objects import ObjectSpec as ObjectSpec
+from paceline.specs.objects import importable as importable
+from paceline.specs.objects import path_of
 from paceline.specs.ranges import out_of_range, union_members
 from paceline.specs.source import describe as describe
 from paceline.specs.source import load as load
@@ -35,6 +39,8 @@ _IMPORT_PATH = re.compile(r"((?:[^:]+\.py|[A-Za-z_][\w.]*):[A-Za-z_]\w*)(?::(.*)
 
 def split(text: str, table: Table) -> tuple[str, dict[str, str]]:
     """Take "name:key=value,key=value" apart; the name is one of the table or an import path."""
+    if isinstance(text, ObjectSpec):
+        return text, {}
     name, colon, rest = text.strip().partition(":")
     if name not in table and (found := _IMPORT_PATH.fullmatch(text.strip())):
         name, rest = found[1], found[2] or ""
@@ -52,13 +58,15 @@ def split(text: str, table: Table) -> tuple[str, dict[str, str]]:
 
 def short_name(text: str, table: Table) -> str:
     """The name without settings; of an import path, the class's."""
+    if isinstance(text, ObjectSpec):
+        return text.partition("(")[0]
     return split(text, table)[0].rpartition(":")[2]
 
 
 def import_path(text: str, table: Table) -> str | None:
     """The import path in a spec; None where its name is in the table."""
     name = split(text, table)[0]
-    return name if ":" in name else None
+    return name if ":" in name and not isinstance(name, ObjectSpec) else None
 
 
 def with_setting(text: str, table: Table, key: str, value: str) -> str:
@@ -81,6 +89,9 @@ def find(path: str) -> Any:
 
 def check(text: str, table: Table, kind: str) -> None:
     """Refuse an unknown name, or an unknown setting of what ships, without importing it."""
+    if isinstance(text, ObjectSpec):
+        _checked_object(text, kind)
+        return
     name, settings = _look_up(text, table, kind)
     if name in table and settings:
         _check_settings(settings, [setting.name for setting in describe(table[name])[1]], name, kind)
@@ -102,6 +113,9 @@ def build(text: str, table: Table, kind: str) -> Any:
 
 def factory(text: str, table: Table, kind: str) -> Callable[[], Any]:
     """What makes the object that a spec names, with its settings filled in."""
+    if isinstance(text, ObjectSpec):
+        made = _checked_object(text, kind)
+        return lambda: made
     name, settings = _look_up(text, table, kind)
     target = find(table[name]) if name in table else _checked(load(name, kind), name, kind)
     if not settings:
@@ -115,6 +129,32 @@ def factory(text: str, table: Table, kind: str) -> Callable[[], Any]:
         if wrong := out_of_range(values[field], known[field]):
             raise UsageError(f"{kind} {text!r}: {key}={value} is {wrong}")
     return partial(target, **values)
+
+
+def spec_of(thing: Any, table: Table, kind: str) -> str:
+    """What names ``thing`` where a spec goes: text stays, an object becomes the spec that makes it again.
+
+    Where no text does, because its class is in no file that can be imported or a setting is not to be written as
+    text, it becomes an ``ObjectSpec``, which only this process understands.
+    """
+    if isinstance(thing, str):
+        return thing
+    if kind == "model" and isinstance(
+        getattr(thing, "name", None), str
+    ):  # a job, or a step that can be traced
+        return ObjectSpec.of(thing, thing.name)
+    settled = dataclasses.is_dataclass(thing) and not isinstance(thing, type)
+    path = path_of(type(thing) if settled else thing)
+    if path is not None and settled:
+        text = show(next((name for name, target in table.items() if target == path), path), thing)
+        with suppress(UsageError):
+            if build(text, table, kind) == thing:
+                return shorten(text, table)
+    elif path is not None and kind not in MEMBERS:
+        return path
+    spec = ObjectSpec.of(thing)
+    check(spec, table, kind)
+    return spec
 
 
 def _look_up(text: str, table: Table, kind: str) -> tuple[str, dict[str, str]]:
@@ -141,7 +181,16 @@ def _checked(target: Any, name: str, kind: str) -> Any:
         raise UsageError(
             f"{kind} {name} is not a dataclass; write @dataclass(frozen=True, kw_only=True) above its class"
         )
-    missing = [member for member in MEMBERS[kind] if member not in dir(target)]
+    return _check_members(target, name, kind)
+
+
+def _checked_object(spec: ObjectSpec, kind: str) -> Any:
+    called = MEMBERS.get(kind) == ("__call__",) and callable(spec.made)  # a class is called, too
+    return spec.made if called else _check_members(spec.made, spec, kind)
+
+
+def _check_members(target: Any, name: str, kind: str) -> Any:
+    missing = [member for member in MEMBERS.get(kind, ()) if member not in dir(target)]
     missing = [*missing, *sorted(getattr(target, "__abstractmethods__", ()))]
     if missing:
         base = "; define it"

@@ -35,6 +35,8 @@ MODEL_SIZE = "number of parameters"
 
 Group = Literal["communication", "waiting", "computing", "data", "the rest", "a slow rank"]
 Source = Literal["live", "virtual", "prediction"]
+PredictedSide = tuple[str, int | None, PredictionRow]
+"""Its name, the number of parameters where it is known, and the row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,21 +189,28 @@ class RunComparison:
         ]
 
 
-def compare(paths: Sequence[Path]) -> RunComparison:
-    """Read what these paths hold; a prediction of several numbers of workers stands for those that the runs have."""
-    runs = {path: read_recorded(path) for path in paths if path.is_dir()}
-    wanted = {run.config.settings.workers for run in runs.values()}
-    sides = [
-        side
-        for path in paths
-        for side in ([compared_run(str(path), runs[path])] if path in runs else _of_file(path, wanted))
-    ]
+def compare(given: Sequence[Path | RecordedRun | Prediction]) -> RunComparison:
+    """Of runs and predictions, or paths that hold them.
+
+    A prediction of several numbers of workers stands for those that the runs have.
+    """
+    read = [read_recorded(one) if isinstance(one, Path) and one.is_dir() else one for one in given]
+    wanted = {one.config.settings.workers for one in read if isinstance(one, RecordedRun)}
+    sides = [side for one in read for side in _sides(one, wanted)]
     if len(sides) < 2:
+        first = "nothing" if not sides else sides[0].name
         raise UsageError(
-            f"{paths[0] if paths else 'nothing'} has nothing to be compared with: name two or more run folders or "
-            "predictions"
+            f"{first} has nothing to be compared with: name two or more run folders or predictions"
         )
     return RunComparison(sides=tuple(sides))
+
+
+def _sides(one: Path | RecordedRun | Prediction, wanted: set[int]) -> list[ComparedRun]:
+    if isinstance(one, RecordedRun):
+        return [compared_run(str(one.folder.path), one)]
+    if isinstance(one, Prediction):
+        return _chosen(_rows_of(one.name, one), wanted)
+    return _of_file(one, wanted)
 
 
 def compared_run(name: str, run: RecordedRun) -> ComparedRun:
@@ -280,12 +289,15 @@ def _of_file(path: Path, wanted: set[int]) -> list[ComparedRun]:
     """A side for each row of a prediction: those with as many workers as a run has, else all."""
     if not path.exists():
         raise UsageError(f"{path} does not exist: name a run folder, or the file of a prediction")
-    rows = _rows(path)
+    return _chosen(_rows(path), wanted)
+
+
+def _chosen(rows: list[PredictedSide], wanted: set[int]) -> list[ComparedRun]:
     chosen = [one for one in rows if one[-1].workers in wanted] or rows
     return [_of_row(*one) for one in chosen]
 
 
-def _rows(path: Path) -> list[tuple[str, int | None, PredictionRow]]:
+def _rows(path: Path) -> list[PredictedSide]:
     """Names, the number of parameters where it is known, and rows."""
     document = read_json(path)
     kind = document.get("kind") if isinstance(document, dict) else None
@@ -298,16 +310,7 @@ def _rows(path: Path) -> list[tuple[str, int | None, PredictionRow]]:
                 )
             return [(f"{path}", None, row)]
         if kind == "prediction":
-            prediction = from_document(document, Prediction)
-            return [
-                (
-                    f"{path} ({one.strategy}, {row.workers} worker{'s' * (row.workers > 1)})",
-                    prediction.parameters,
-                    row,
-                )
-                for one in prediction.series
-                for row in one.rows
-            ]
+            return _rows_of(str(path), from_document(document, Prediction))
     except ValueError as error:
         if isinstance(error, UsageError):
             raise
@@ -317,6 +320,18 @@ def _rows(path: Path) -> list[tuple[str, int | None, PredictionRow]]:
     raise UsageError(
         f"{path} is no prediction: name a run folder, or what 'paceline predict' wrote with its out file"
     )
+
+
+def _rows_of(name: str, prediction: Prediction) -> list[PredictedSide]:
+    return [
+        (
+            f"{name} ({one.strategy}, {row.workers} worker{'s' * (row.workers > 1)})",
+            prediction.parameters,
+            row,
+        )
+        for one in prediction.series
+        for row in one.rows
+    ]
 
 
 def _of_row(name: str, parameters: int | None, row: PredictionRow) -> ComparedRun:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from paceline.studies.convergence.result import SCHEMA, CellResult
+from paceline.errors import UsageError
+from paceline.studies.convergence.result import SCHEMA, CellResult, ConvergenceResult, summarize
 from paceline.studies.convergence.study import ConvergenceStudy, GridCell
 from paceline.studies.grid import GridFolder
 
@@ -17,3 +18,14 @@ class StudyFolder(GridFolder[ConvergenceStudy, GridCell, CellResult]):
     @property
     def chart(self) -> Path:
         return self.path / "convergence.svg"
+
+
+def read_convergence(path: Path, target: float | None = None) -> ConvergenceResult:
+    """What a study has found, as far as its runs are done; its code is not run."""
+    folder = StudyFolder(path)
+    study = folder.read(trusted=True)
+    cells = [GridCell(pair, seed) for pair in study.pairs for seed in study.seeds]
+    results = list(folder.done(study, cells).values())
+    if not results:
+        raise UsageError(f"the study {path} has no run that is done; resume it first")
+    return summarize(study, path.name, results, target=target)

@@ -9,9 +9,8 @@ from paceline import specs
 from paceline.codecs import CODECS, each_link
 from paceline.errors import UsageError
 from paceline.strategies import STRATEGIES
-from paceline.studies.convergence.folder import StudyFolder
-from paceline.studies.convergence.result import summarize
-from paceline.studies.convergence.study import GridCell, Pair
+from paceline.studies.convergence.folder import read_convergence
+from paceline.studies.convergence.study import Pair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +35,8 @@ class SampleFactors:
     @classmethod
     def read(cls, path: Path, target: float | None = None) -> Self:
         """Of the folder of a study, as far as its runs are done."""
-        folder = StudyFolder(path)
-        study = folder.read(trusted=True)
-        cells = [GridCell(pair, seed) for pair in study.pairs for seed in study.seeds]
-        results = list(folder.done(study, cells).values())
-        if not results:
-            raise UsageError(f"the study {path} has no run that is done; resume it first")
-        found = summarize(study, path.name, results, target=target)
+        found = read_convergence(path, target)
+        study = found.study
         base = found.baseline.samples.median
         if base == inf:
             raise UsageError(

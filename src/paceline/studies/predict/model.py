@@ -120,9 +120,12 @@ class PacelineModel:
         if narrow := narrower_format(self.request, self.sheet):
             computing, other = self.cost(self.batch).step.compute, self.changed([("precision", narrow)])
             faster = narrow, computing / other.cost(self.batch).step.compute
+        assumed = self.subject.assumed() if isinstance(self.subject, Traceable) else ""
         return Basis(
             level=self.compute.level,
-            compute=self.compute.words + (f"; {times} mini-batches a step" if times > 1 else ""),
+            compute=self.compute.words
+            + (f"; {times} mini-batches a step" if times > 1 else "")
+            + (f"; {assumed}" if assumed else ""),
             links=self.deployment.words,
             interval=f"computing is off by a typical factor of {exp(self.compute.spread):.3g}, transfers by "
             f"{exp(self.deployment.spread):.3g}",

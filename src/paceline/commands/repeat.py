@@ -5,7 +5,6 @@ from dataclasses import asdict
 from typing import Any
 
 from paceline import jobs, specs
-from paceline.cli.options import DEFAULT_EPOCHS, DEFAULT_WORKERS
 from paceline.clusters.cluster import Cluster
 from paceline.clusters.description import read_cluster
 from paceline.errors import UsageError
@@ -13,7 +12,7 @@ from paceline.jobs.spec import JobSpec
 from paceline.records.files import from_document, to_document
 from paceline.runtimes.config import Config, resolved
 from paceline.runtimes.prepare import short_codec
-from paceline.runtimes.settings import Settings
+from paceline.runtimes.settings import DEFAULT_EPOCHS, DEFAULT_WORKERS, Settings
 from paceline.strategies import STRATEGIES
 from paceline.units import parse_seconds
 

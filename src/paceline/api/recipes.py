@@ -75,7 +75,7 @@ def own_values(one: Ingredient, given: Mapping[str, object]) -> list[str]:
     if one.option not in given:
         return []
     if one.option not in PARTS:
-        return [f"--{one.option.replace('_', '-')} {given[one.option]}"]
+        return [f"{one.option.replace('_', '-')} {given[one.option]}"]
     found = specs.split(str(given[one.option]), PARTS[one.option][0])[1]
     found = {key.replace("-", "_"): value for key, value in found.items()}
     return [f"{key}={found[key]}" for key in one.settings if key in found]

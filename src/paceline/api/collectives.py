@@ -1,0 +1,24 @@
+"""``paceline.price_all_reduce``: how long one all-reduce takes, by itself."""
+
+from paceline.api.arguments import naming_arguments
+from paceline.clusters.cluster import Cluster
+from paceline.units import parse_bytes
+
+
+@naming_arguments
+def price_all_reduce(schedule: str, size: str | float, *, cluster: str | Cluster, element: int = 4) -> float:
+    """Price one all-reduce among all workers of a cluster, in seconds.
+
+    Args:
+        schedule: "ring", "tree", ..., or one of your own by import path.
+        size: Of the tensor: "44.7 MB", or bytes.
+        cluster: A .toml file or "hosts=8,bandwidth=10 Gbit/s,latency=50 us,reduce=8 GB/s".
+        element: Bytes of one element.
+    """
+    from paceline.clusters.description import read_cluster
+    from paceline.costs.collectives import AllReduceCosts
+    from paceline.costs.topology import Topology
+
+    there = cluster if isinstance(cluster, Cluster) else read_cluster(cluster)
+    many = parse_bytes(size) if isinstance(size, str) else size
+    return AllReduceCosts(schedule, Topology(there)).price(size=int(many), element=element).seconds

@@ -1,0 +1,92 @@
+"""``paceline.load_run``: a run that has ended, live or simulated, from its folder."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.api.arguments import naming_arguments
+from paceline.api.result import StudyResult, flat
+
+if TYPE_CHECKING:
+    from paceline.studies.recorded import RecordedRun
+
+SCHEMA = 2
+"""Of the document of a run, as 'paceline train' and 'paceline simulate' write it too."""
+
+
+@naming_arguments
+def load_run(path: str | Path) -> "StudyResult[RecordedRun]":
+    """Read a run that has ended, live or simulated; nothing is computed.
+
+    Args:
+        path: The run folder, or "latest".
+
+    Returns:
+        A row an evaluation; ``value`` is the ``RecordedRun`` with its settings, summary and samples of the machine;
+        ``print`` shows how it ended and where a step went.
+    """
+    from paceline.records.folder import named_path
+    from paceline.studies.recorded import read_recorded
+
+    return loaded(read_recorded(named_path(Path(path))))
+
+
+def loaded(
+    run: "RecordedRun", document: Mapping[str, Any] | None = None, further: Sequence[str] = ()
+) -> "StudyResult[RecordedRun]":
+    """``document`` is what the command has written of the run, where it is at hand; ``further`` ends the text."""
+    return StudyResult(
+        value=run,
+        rows=[{**flat(row.to_json(), bare=("metrics",))} for row in run.rows],
+        document=lambda: _document(run) if document is None else document,
+        text=lambda: "\n\n".join([_text(run), *filter(None, further)]),
+    )
+
+
+def _document(run: "RecordedRun") -> dict[str, Any]:
+    from paceline.records.files import to_document
+
+    return {
+        "schema": SCHEMA,
+        "settings": to_document(run.config.settings),
+        "run": _started(run),
+        "prediction": None if run.forecast is None else to_document(run.forecast),
+        "rows": [row.to_json() for row in run.rows],
+        "summary": run.summary.to_json(),
+        "findings": _findings(run),
+    }
+
+
+def _started(run: "RecordedRun") -> dict[str, Any] | None:
+    """What was about to run; a simulated run does not keep it."""
+    from paceline.records.files import DamagedFile, read_json
+
+    try:
+        started = dict(read_json(run.folder.start))
+    except (OSError, DamagedFile, TypeError, ValueError):
+        return None
+    started.pop("subject", None)
+    return {**started, "folder": str(run.folder.path)}
+
+
+def _findings(run: "RecordedRun") -> list[dict[str, Any]]:
+    from paceline.records.files import DamagedFile, read_json
+
+    try:
+        found = read_json(run.folder.findings)["findings"]
+    except (OSError, DamagedFile, LookupError, TypeError):
+        return []
+    return [one for one in found if isinstance(one, dict) and "text" in one]
+
+
+def _text(run: "RecordedRun") -> str:
+    from paceline.reports.summary import summary_text
+
+    row = None if run.forecast is None else run.forecast.row
+    timed = "replay" not in run.config.machinery
+    text = summary_text(
+        run.summary, str(run.folder.path), timed=timed, predicted=None if row is None else row.breakdown
+    )
+    notes = run.summary.notes
+    said = [one["text"] for one in _findings(run) if one.get("sentence") not in notes]
+    return "\n\n".join([text, *notes, *said])

@@ -1,0 +1,103 @@
+"""A command in a process of its own, for a caller in Python: what it prints is passed on, how it ended is raised."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import IO, Any
+
+from paceline.commands.train import option_words
+from paceline.errors import RunFailed, UsageError
+from paceline.runtimes import prctl
+from paceline.runtimes.live.launcher.launch import paceline_command
+
+FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+KEPT = 50
+"""Of the last lines on stderr: the last one says what went wrong."""
+
+
+def run_command(
+    words: Sequence[str], *, show: bool, results: bool = True, read: Callable[[str], None] = lambda _: None
+) -> int:
+    """Run ``paceline WORDS`` to its end and return its exit code, 0 or that of a missed target.
+
+    ``read`` is given each line of its stdout; with ``show`` what it prints appears here as well, its stdout only where
+    ``results`` are wanted. A mistake of the user
+    is a UsageError, a run that failed a RunFailed. Ctrl-C is passed on once, so that the run saves a checkpoint.
+    """
+    command = paceline_command(words)
+    # In a session of its own it gets Ctrl-C from here alone.
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=_environment(),
+        start_new_session=True,
+        preexec_fn=partial(prctl.die_with_parent, signal.SIGTERM),
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    said: list[str] = []
+    errors = threading.Thread(
+        target=_pass_on, args=(process.stderr, sys.stderr if show else None, said.append), daemon=True
+    )
+    errors.start()
+    try:
+        _pass_on(process.stdout, sys.stdout if show and results else None, read)
+        code = process.wait()
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGINT)
+        process.wait()
+        raise
+    finally:
+        errors.join()
+        process.stdout.close()
+        process.stderr.close()
+    if code in (FAILED, BAD_USAGE):
+        raise (UsageError if code == BAD_USAGE else RunFailed)(_reason(said))
+    if code == INTERRUPTED or code < 0:
+        raise KeyboardInterrupt
+    return code
+
+
+def run_json(words: Sequence[str], arguments: Mapping[str, Any], *, show: bool) -> dict[str, Any]:
+    """The JSON document of a command with these arguments."""
+    lines: list[str] = []
+    run_command([*words, *option_words(arguments), "--json"], show=show, results=False, read=lines.append)
+    try:
+        return dict(json.loads("\n".join(lines)))
+    except ValueError:
+        raise RunFailed(f"'paceline {' '.join(words)}' gave no result") from None
+
+
+def _pass_on(stream: IO[str], out: IO[str] | None, read: Callable[[str], object]) -> None:
+    for line in stream:
+        read(line.rstrip("\n"))
+        if out is not None:
+            out.write(line)
+            out.flush()
+
+
+def _reason(said: Sequence[str]) -> str:
+    """The last paragraph that begins with the command's name, with arguments as Python writes them."""
+    last = [*said[-KEPT:]] or ["paceline: it ended without a word"]
+    begin = max((at for at, line in enumerate(last) if line.startswith("paceline: ")), default=len(last) - 1)
+    text = "\n".join(last[begin:]).removeprefix("paceline: ")
+    return re.sub(r"(?<![\w-])--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), text)
+
+
+def _environment() -> dict[str, str]:
+    """As here, and with what can be imported here, but for what every interpreter has."""
+    usual = (sys.prefix, sys.base_prefix)
+    own = [entry for entry in sys.path if entry and not entry.startswith(usual)]
+    kept = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys([*own, *kept]))}
