@@ -11,7 +11,6 @@ from cyclopts import App, Group, Parameter
 from paceline import specs
 from paceline.cli.options import (
     AGREE,
-    DEFAULT_WORKERS,
     RECORD,
     FolderOptions,
     ProcessOptions,
@@ -29,7 +28,7 @@ from paceline.strategies import STRATEGIES
 if TYPE_CHECKING:
     from paceline.loop.script import ScriptRequest
     from paceline.records.summary import Observer
-    from paceline.runtimes.settings import Settings
+    from paceline.runtimes.settings import DEFAULT_WORKERS, Settings
 
 SCRIPT = Group("What is run", sort_key=1)
 _END = "--"
