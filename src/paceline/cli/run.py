@@ -23,12 +23,13 @@ from paceline.errors import BEFORE_FIRST_STEP, UsageError, say_on_stderr
 from paceline.reports.progress import Tee
 from paceline.reports.trace import TraceObserver
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.settings import DEFAULT_WORKERS
 from paceline.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from paceline.loop.script import ScriptRequest
     from paceline.records.summary import Observer
-    from paceline.runtimes.settings import DEFAULT_WORKERS, Settings
+    from paceline.runtimes.settings import Settings
 
 SCRIPT = Group("What is run", sort_key=1)
 _END = "--"
