@@ -10,7 +10,7 @@ import paceline
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "api.md"
-INSIDE = re.compile(r"^(?:from|import) paceline\.(?!shm$)(\S+)", re.M)
+INSIDE = re.compile(r"^(?:from|import) paceline\.(?!shm(?:\s|$))(\S+)", re.M)
 
 
 def test_every_block_of_the_page_runs(tmp_path, monkeypatch, capsys):
