@@ -38,8 +38,8 @@ from paceline.jobs.spec import JobSpec
 name, shape, batch, steps = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 torch.manual_seed(1)
 torch.set_num_threads(1)
-job = build_job(JobSpec(data=f"synthetic:shape={shape},train=16000", model=name))
-dataset = TensorDataset(*job.train.take(torch.arange(16000)))
+job = build_job(JobSpec(data=f"synthetic:shape={shape},train=4000", model=name))
+dataset = TensorDataset(*job.train.take(torch.arange(4000)))
 model, criterion = job.model(), torch.nn.CrossEntropyLoss()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 """
@@ -140,8 +140,8 @@ def show(found: dict[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=500, help="of each run")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=400, help="of each run")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     found = measure(options.rounds, options.steps)

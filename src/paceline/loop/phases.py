@@ -46,7 +46,13 @@ class LoopPhases(ABC):
 
     def _as_hook(self, hook: Callable[..., None]) -> Any:
         """A hook of a model that may be compiled: it is called, and never compiled itself."""
-        return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+        apart = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+
+        def called(*arguments: Any) -> None:
+            # Where nothing is compiled, leaving the compiler alone would cost more than many a hook.
+            (apart if torch.compiler.is_compiling() else hook)(*arguments)
+
+        return called
 
     def _forward_begins(self, model: nn.Module, args: Any, kwargs: Any) -> None:
         if model.training and torch.is_grad_enabled():

@@ -74,9 +74,6 @@ class ScriptConsole(ConsoleObserver):
     def __init__(self) -> None:
         super().__init__(sys.stderr, sys.stderr, diagnose=diagnose)
 
-    def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
-        pass
-
     def show(self) -> None:
         pass
 
@@ -103,6 +100,7 @@ class WatchedSteps(LoopPhases):
     _comm: SoloComm
     _sampler: SystemSampler | None = None
     agrees = stopped = False
+    _shows_progress = False
 
     def __init__(self, process: ScriptProcess, model: nn.Module, optimizer: Optimizer) -> None:
         self._process, self._optimizer = process, optimizer
@@ -145,9 +143,8 @@ class WatchedSteps(LoopPhases):
             self._begin_forward()
 
     def _take_batch(self, samples: int) -> None:
-        if self._ddp is None:
-            self._find_ddp()
         if self._me is None:
+            self._find_ddp()
             self._open(samples)
         self._samples += samples
         if self._ddp:
@@ -159,7 +156,7 @@ class WatchedSteps(LoopPhases):
     def _find_ddp(self) -> None:
         """The one in whose forward this is, if any."""
         ddp: Any = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
-        if ddp is not None and self._me is None:
+        if ddp is not None and self._ddp is None:
             self._watch_ddp(ddp)
 
     def _backward_begins(self, gradient: Tensor) -> None:
@@ -203,7 +200,8 @@ class WatchedSteps(LoopPhases):
         me.clock += 1
         recorder.close(me.clock)
         self._process.heartbeat.beat(me.clock)
-        self._records.stepped(me.clock, samples * me.workers, float("nan"), recorder.now)
+        if self._shows_progress:
+            self._records.stepped(me.clock, samples * me.workers, float("nan"), recorder.now)
 
     def _open(self, samples: int) -> None:
         """All workers are in their first forward: the record begins."""
@@ -220,6 +218,7 @@ class WatchedSteps(LoopPhases):
         )
         me = Worker(self._comm.rank, self._comm.workers, params, params, buffers)
         self._observer = _observer(process, settings)
+        self._shows_progress = process.info.launch is not None
         self._records = RunRecords(prepared, self._comm, self._observer, me)
         task = process.task(settings)
         self._held.enter_context(self._records.hold(task, None))
