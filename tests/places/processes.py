@@ -24,7 +24,7 @@ def run_ranks(script: str, cwd: Path) -> str:
         for rank in "01"
     ]
     try:
-        done = [one.communicate(timeout=60) for one in ranks]
+        done = [one.communicate(timeout=100) for one in ranks]
     finally:
         for one in ranks:
             one.kill()

@@ -66,7 +66,7 @@ def missing() -> list[str]:
 class SlurmCluster:
     folder: Path
 
-    def run(self, name: str, *words: str, seconds: float = 60, **more: Any) -> str:
+    def run(self, name: str, *words: str, seconds: float = 100, **more: Any) -> str:
         """What a program of Slurm writes to stdout; it must end well within so many seconds."""
         done = subprocess.run(
             [str(program(name)), *words], text=True, capture_output=True, timeout=seconds, **more
@@ -74,7 +74,7 @@ class SlurmCluster:
         assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def run_batch(self, *words: str, seconds: float = 60, **more: Any) -> str:
+    def run_batch(self, *words: str, seconds: float = 100, **more: Any) -> str:
         """Run a batch script to its end; how it ended, as ``COMPLETED 0:0``. sbatch's own --wait looks rarely."""
         job = self.run("sbatch", "--parsable", *words, **more).strip()
         shown: dict[str, str] = {}

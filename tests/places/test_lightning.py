@@ -22,7 +22,7 @@ def test_lightning_trains_over_shared_memory(tmp_path: Path) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
     )
     assert done.returncode == 0, done.stderr
     assert "2 processes, shm: loss " in done.stdout
