@@ -28,7 +28,7 @@ def job_with(optimizer: str):
 def test_parts_together_step_as_a_worker_does(servers: int, optimizer: str) -> None:
     job = job_with(optimizer)
     replica = Replica(job, Shards(len(job.train), (4,), 1), 0, 1, CPU)
-    keepers = [ParameterShard(job, rank, servers, 1, CPU) for rank in range(servers)]
+    keepers = [ParameterShard.of(job, rank, servers, 1, CPU) for rank in range(servers)]
     for epoch in range(4):
         torch.manual_seed(epoch)
         replica.flat.grad.copy_(torch.randn_like(replica.flat.grad))
@@ -44,7 +44,7 @@ def test_parts_together_step_as_a_worker_does(servers: int, optimizer: str) -> N
 
 def test_a_part_that_is_put_away_goes_on_as_if_it_had_not() -> None:
     job = job_with("adam")
-    one, other = ParameterShard(job, 1, 2, 1, CPU), ParameterShard(job, 1, 2, 1, CPU)
+    one, other = ParameterShard.of(job, 1, 2, 1, CPU), ParameterShard.of(job, 1, 2, 1, CPU)
     one.grad.fill_(0.5)
     one.apply(0)
     other.load(deepcopy(one.state()))
@@ -56,7 +56,7 @@ def test_a_part_that_is_put_away_goes_on_as_if_it_had_not() -> None:
 
 def test_an_optimizer_that_looks_at_whole_parameters_needs_one_server() -> None:
     job = replace(job_with("sgd"), optimizer=lambda parameters: optim.Adafactor(parameters))
-    part = ParameterShard(job, 0, 1, 1, CPU)
+    part = ParameterShard.of(job, 0, 1, 1, CPU)
     before = part.params.clone()
     part.grad.fill_(1.0)
     part.apply(0)

@@ -65,7 +65,7 @@ def test_clipping_is_torchs_own() -> None:
         one.grad = part.view_as(one).clone()
     nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     assert torch.allclose(replica.flat.grad, torch.cat([one.grad.flatten() for one in model.parameters()]))  # type: ignore[union-attr]
-    part = ParameterShard(job(clip_norm=0.1), 0, 1, 1, CPU)
+    part = ParameterShard.of(job(clip_norm=0.1), 0, 1, 1, CPU)
     part.grad.copy_(made)
     part.apply(0.0)
     assert torch.equal(part.grad, replica.flat.grad), "a server clips as a worker does"

@@ -14,6 +14,7 @@ from paceline.cli.options import (
     RECORD,
     FolderOptions,
     ProcessOptions,
+    Whole,
     given_for,
 )
 from paceline.cli.report import ReportObserver
@@ -44,6 +45,8 @@ class ScriptOptions:
     """Run a module, as after python -m; all that follows its name is its own."""
     strategy: Annotated[str | None, Parameter(group=AGREE)] = None
     """How workers agree, such as local-sgd:period=16 (default: as the script says, or all-reduce), or none."""
+    servers: Annotated[int | None, Whole, Parameter(group=AGREE)] = None
+    """Servers that keep the parameters, each an even part (default 1); for ps, ssp and async."""
     codec: Annotated[str | None, Parameter(group=AGREE)] = None
     """What is sent in place of whole gradients, such as int8 (default: as the script says); see 'paceline codecs'."""
 
@@ -102,6 +105,7 @@ def _request(
         script=Script(path=words[0], arguments=words[1:], is_module=options.module is not None),
         strategy=options.strategy,
         codec=options.codec,
+        servers=options.servers,
         options=LiveOptions(**given_for(LiveOptions, where)),
         observe=observe,
         runs=keep.parent,
@@ -116,7 +120,9 @@ def _run(request: "ScriptRequest", where: ProcessOptions, info: ProcessInfo | No
     if info is None:
         plan = where.plan(DEFAULT_WORKERS if where.workers is None else where.workers)
         return launch_script(request, plan, main, sys.argv[1:])
-    return run_script(request, info if info.launch else where.under_launcher(info))
+    if info.launch is None:
+        info = where.under_launcher(info.with_servers(request.count_servers(info.workers)))
+    return run_script(request, info)
 
 
 def end_options(app: App, words: Sequence[str]) -> list[str]:

@@ -35,7 +35,7 @@ def distribute(
     process.check_free()
     process.take_group()
     settings = process.settings(*process.choose(strategy, codec), (1,) * process.info.workers)
-    check_script(settings)
+    check_script(settings, servers=process.info.servers > 0)
     if isinstance(model, DistributedDataParallel):
         raise UsageError(
             "the model is in a DistributedDataParallel, which averages gradients too; give distribute() the model "

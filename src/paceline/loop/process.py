@@ -139,7 +139,7 @@ class ScriptProcess:
             self.is_plain, self.runs, self.observe = False, RUNS, _show
 
     def settings(self, strategy: str, codec: str, batch_sizes: tuple[int, ...]) -> Settings:
-        return script_settings(self.script, strategy, codec, batch_sizes)
+        return script_settings(self.script, strategy, codec, batch_sizes, self.info.servers or 1)
 
     def task(self, settings: Settings) -> ProcessTask:
         return ProcessTask(
@@ -162,6 +162,11 @@ class ScriptProcess:
         self.joined, self.has_joined = joined, True
 
     def check_free(self) -> None:
+        if self.info.role == "server":
+            raise UsageError(
+                f"{self.script} is imported by a server, for the optimizer that it defines, and trains when it is "
+                "imported; put the training under if __name__ == '__main__', or the optimizer into a module of its own"
+            )
         if self.joined is not None:
             raise UsageError(
                 "distribute() or watch() was called twice in one process, and a worker has one model and one "
@@ -206,12 +211,15 @@ def script_settings(
     )
 
 
-def check_script(settings: Settings) -> Strategy:
-    """Build the strategy; refuse what a script's loop cannot do."""
+def check_script(settings: Settings, *, servers: bool) -> Strategy:
+    """Build the strategy; refuse what a script's loop cannot do. ``servers``: whether there are any, where needed."""
     strategy, name = check_settings(settings), f"strategy {settings.strategy!r}"
-    instead = "choose all-reduce, local-sgd, post-local or diloco, or train a job with 'paceline train'"
-    if strategy.served:
-        raise UsageError(f"{name} keeps the parameters on servers, which a script's run has not; {instead}")
+    instead = "choose another strategy, or train a job with 'paceline train'"
+    if strategy.served and not servers:
+        raise UsageError(
+            f"{name} keeps the parameters on servers, and here are none: 'paceline run --strategy {settings.strategy} "
+            f"{settings.job.path}' starts them; run the script so, or choose a strategy without servers"
+        )
     if strategy.learner_plan.count != 1:
         raise UsageError(f"{name} trains several models a worker, and a script has one; {instead}")
     if strategy.partition(settings.workers).clients:

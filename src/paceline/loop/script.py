@@ -18,15 +18,16 @@ import torch
 import paceline.loop.distribute  # noqa: F401  what every script calls, loaded before workers are forked
 from paceline.errors import ScriptExited, UsageError, say_on_stderr
 from paceline.loop.process import NO_STRATEGY, ScriptProcess, check_script, script_name, script_settings
+from paceline.loop.server import run_script_server
 from paceline.records.folder import check_parent
 from paceline.records.summary import Observer
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.launcher.launch import Main, launch, paceline_command, starting
 from paceline.runtimes.live.launcher.processes import LaunchPlan
 from paceline.runtimes.live.process_info import VARIABLE, ProcessInfo
-from paceline.runtimes.live.request import LiveOptions
+from paceline.runtimes.live.request import LiveOptions, servers_of
 from paceline.runtimes.live.signals import StopRequest
-from paceline.runtimes.live.worker.guard import run_guarded
+from paceline.runtimes.live.worker.guard import HasEnding, run_guarded
 from paceline.runtimes.settings import Settings
 
 _MAIN = "__main__"
@@ -52,11 +53,15 @@ class Script:
         """As records name it."""
         return self.path if self.is_module else script_name(self.path)
 
+    def search(self) -> None:
+        """Find modules where the script does."""
+        sys.path.insert(0, str(Path.cwd() if self.is_module else Path(self.path).resolve().parent))
+
     def run(self) -> None:
         """Be this program, as ``python`` would: ``__main__``, ``sys.argv`` and ``sys.path`` are the script's."""
         sys.argv = [self.path, *self.arguments]
+        self.search()
         file = Path(self.path)
-        sys.path.insert(0, str(Path.cwd() if self.is_module else file.resolve().parent))
         if self.is_module:
             self._check_module()
             runpy.run_module(self.path, run_name=_MAIN, alter_sys=True)
@@ -83,22 +88,26 @@ class ScriptRequest:
     strategy: str | None = None
     """None is as the script says."""
     codec: str | None = None
+    servers: int | None = None
     options: LiveOptions
     observe: Callable[[Settings], Observer]
     runs: Path
     name: str = ""
 
-    def check(self, workers: int) -> None:
-        """Refuse what contradicts itself; imports a strategy of the user's own, and nothing else of the user's."""
+    def count_servers(self, workers: int) -> int:
+        """How many the run has. What contradicts itself is refused, and of the user's code only a strategy imported."""
         if self.strategy == NO_STRATEGY:
-            if self.codec is not None:
-                raise UsageError(
-                    f"codec {self.codec} has no use with strategy {NO_STRATEGY}, where nothing of ours is sent; leave "
-                    "it out"
-                )
-            return
+            for what, value in (("codec", self.codec), ("servers", self.servers)):
+                if value is not None:
+                    raise UsageError(
+                        f"{what} {value} cannot be used with strategy {NO_STRATEGY}, where nothing of ours is sent; "
+                        "leave one of them out"
+                    )
+            return 0
         strategy, codec = self.strategy or Settings.strategy, self.codec or Settings.codec
-        check_script(script_settings(self.script.name, strategy, codec, (1,) * workers))
+        settings = script_settings(self.script.name, strategy, codec, (1,) * workers, self.servers or 1)
+        check_script(settings, servers=True)
+        return servers_of(settings, self.options)
 
     def process(self, info: ProcessInfo, heartbeat: Heartbeat, stopping: StopRequest) -> ScriptProcess:
         return ScriptProcess(
@@ -119,9 +128,9 @@ class ScriptRequest:
 def launch_script(request: ScriptRequest, plan: LaunchPlan, main: Main, arguments: Sequence[str]) -> int:
     """Start the command as each worker of this host; each of them runs the script."""
     with starting(main, needed=__name__) as start:
-        request.check(plan.nodes * plan.workers)
+        servers, options = request.count_servers(plan.nodes * plan.workers), request.options
         check_parent(request.runs)
-        plan = replace(plan, kind="script", silence=request.options.silence, hang=request.options.hang)
+        plan = replace(plan, kind="script", servers=servers, silence=options.silence, hang=options.hang)
         return launch(paceline_command(arguments), plan, start=start)
 
 
@@ -130,14 +139,19 @@ class _Ended(NamedTuple):
 
 
 def run_script(request: ScriptRequest, info: ProcessInfo) -> int:
-    """Be one worker of the run to the end of its script."""
+    """Be one worker of the run to the end of its script, or one of its servers."""
     return run_guarded(info, partial(_work, request, info))
 
 
-def _work(request: ScriptRequest, info: ProcessInfo, heartbeat: Heartbeat, stopping: StopRequest) -> _Ended:
+def _work(
+    request: ScriptRequest, info: ProcessInfo, heartbeat: Heartbeat, stopping: StopRequest
+) -> HasEnding:
     torch.set_num_threads(request.options.threads)
-    _show_workers_only(info)
     process = ScriptProcess.current = request.process(info, heartbeat, stopping)
+    if info.role == "server":
+        request.script.search()
+        return run_script_server(process, request.script.path)
+    _show_workers_only(info)
     try:
         with _interrupts(process):
             request.script.run()

@@ -8,6 +8,7 @@ up to its next gradient after it.
 from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -20,11 +21,14 @@ from paceline.errors import RunFailed, UsageError, say_on_stderr
 from paceline.loop.phases import LoopPhases
 from paceline.loop.process import ScriptProcess
 from paceline.loop.replica import LoopReplica, LoopRun, prepare_script
+from paceline.loop.served import MODEL, ServedOptimizer, describe
 from paceline.records.events import EventWriter
+from paceline.records.files import to_document
 from paceline.records.load import SystemSampler
-from paceline.runtimes.live.run_store import check_equal
+from paceline.runtimes.live.run_store import MemberStore, check_equal
 from paceline.runtimes.live.worker.comm import SoloComm, join_group
 from paceline.runtimes.live.worker.run import Computation
+from paceline.runtimes.live.worker.server_comm import ServerComm
 from paceline.runtimes.live.worker.start import agree_to_stop, sample_system
 from paceline.runtimes.prepare import check_settings
 from paceline.runtimes.session import Ending, Position, Session
@@ -52,12 +56,15 @@ class LoopSteps(LoopPhases):
         if next(model.parameters()).is_cuda:  # as the script has it
             process.options = replace(process.options, device="cuda")
         self._observer = process.observe(settings)
-        self.comm: SoloComm = join_group(process.info, process.options, note=self._observer.noted)
+        served = check_settings(settings).served
+        self.comm: SoloComm = self._join_servers() if served else self._join_group()
         check_equal(self.comm.exchange({"strategy": settings.strategy, "codec": settings.codec}))
         self.replica = LoopReplica(model, optimizer, self.comm.rank, self.comm.workers, self.comm.zeros)
-        for vector in (self.replica.flat.params, self.replica.buffers):
-            if vector.numel():
-                self.comm.broadcast(vector, 0)
+        self._served: ServedOptimizer | None = None
+        if isinstance(self.comm, ServerComm):
+            self._served = ServedOptimizer(self.replica, self.comm, process.info.servers)
+        else:
+            self._share(self.replica.flat.params, self.replica.buffers)
         self.seed: int = self.comm.exchange(process.seed)[0]
         self.loaded: dict[str, Any] = {}
         self._stack = ExitStack()
@@ -65,6 +72,19 @@ class LoopSteps(LoopPhases):
         self._syncs = True
         self._in_backward = self._complete = False
         self._registered = self.register(model, optimizer)
+
+    def _join_group(self) -> SoloComm:
+        return join_group(self._process.info, self._process.options, note=self._observer.noted)
+
+    def _join_servers(self) -> ServerComm:
+        info, timeout = self._process.info, timedelta(seconds=self._process.options.timeout)
+        return ServerComm(info.rank, info.workers, MemberStore(info, timeout))
+
+    def _share(self, *vectors: Tensor) -> None:
+        """Give all workers what rank 0 has."""
+        for vector in vectors:
+            if vector.numel():
+                self.comm.broadcast(vector, 0)
 
     def register(self, model: nn.Module, optimizer: Optimizer) -> list[RemovableHandle]:
         accumulated = [
@@ -81,10 +101,19 @@ class LoopSteps(LoopPhases):
 
     def central(self) -> tuple[Tensor, Tensor]:
         """The parameters and buffers of the central model; all workers ask at the same step."""
+        found = self._central()
+        if found is None:
+            raise KeyboardInterrupt
+        return found
+
+    def _central(self) -> tuple[Tensor, Tensor] | None:
+        """None where all workers stop here: those of servers learn of a stop when they synchronize."""
         assert self.run is not None
         self.run.heartbeat.enter("exchange")
-        found: tuple[Tensor, Tensor] = self.run.carry_out(self._session.central())
+        found: tuple[Tensor, Tensor] | None = self.run.carry_out(self._session.central())
         self.run.heartbeat.enter("starting")
+        if found is None:
+            self._ending = "interrupted"
         return found
 
     def evaluated(self) -> None:
@@ -114,6 +143,8 @@ class LoopSteps(LoopPhases):
         run = self.run
         with self._stack:
             if run is not None:
+                if self._served and not self.stopped:  # the others may have steps to take
+                    self._central()
                 self._process.heartbeat.enter("finishing")
                 self._computations.close()
                 run.settle()
@@ -142,6 +173,8 @@ class LoopSteps(LoopPhases):
         process, replica = self._process, self.replica
         sizes = tuple(self.comm.exchange(max(1, rows)))
         settings = process.settings(self.settings.strategy, self.settings.codec, sizes)
+        if isinstance(self.comm, ServerComm) and self.comm.rank == 0:
+            self.comm.post(MODEL, to_document(describe(replica, settings.codec, sizes)))
         prepared = prepare_script(settings, check_settings(settings), replica.model, replica.users_optimizer)
         replica.prepare(prepared.job, prepared.shards)
         run = LoopRun(prepared, self.comm, replica, self._observer, process.heartbeat)
@@ -153,9 +186,12 @@ class LoopSteps(LoopPhases):
         self._sampler = (
             sample_system(run.records, task, self._observer) if process.info.local_rank == 0 else None
         )
+        stop = agree_to_stop(run, task)
+        if self._served:
+            self._served.begin()
+            self._share(replica.buffers)
         self._recording = run.recording(task.before_hard_end, self._sampler)
-        events = self._recording.__enter__()
-        self._session = run.begin_session(events, agree_to_stop(run, task))
+        self._session = run.begin_session(self._recording.__enter__(), stop)
         self._computations = run.computations(self._session)
         self.run = run
         self._resume(Gradient)
@@ -229,7 +265,7 @@ class LoopSteps(LoopPhases):
         self._end_backward()
         if not self._syncs:
             return
-        if run.reduces:  # another worker may have a gradient of what this one has not used
+        if run.reduces or self._served:  # another worker may have a gradient of what this one has not used
             for parameter, view in zip(self.replica.flat.parameters, self.replica.grads, strict=True):
                 if parameter.grad is None:
                     view.zero_()
@@ -255,12 +291,20 @@ class LoopSteps(LoopPhases):
                 "of worker.no_sync(), after a call of the model"
             )
         self._complete = False
+        if self._served:
+            self._served.begin_step()
+            self._resume(Gradient)
+            self._served.hide_gradients()
+            return
         for one in self.replica.flat.parameters:
             if not one.requires_grad:
                 one.grad = None
         self._resume(Apply)
 
     def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        self._resume(Gradient)
+        if self._served:
+            self._served.show_gradients()
+        else:
+            self._resume(Gradient)
         self.phase = "data"
         self._process.heartbeat.enter("starting")  # whatever the script does next takes as long as it takes

@@ -1,6 +1,6 @@
 """A model whose parameters, gradients and buffers are views into one tensor each, and its optimizer on them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -134,7 +134,9 @@ class FlatModel:
         self.flat = Flat(self.model.parameters(), zeros, [other.parameters() for other in others])
         self.named_buffers = FlatBuffers(self.learners)
         self.buffers = self.named_buffers.flat
-        self.optimizer = ScheduledOptimizer(job, self.flat)
+        self.optimizer = ScheduledOptimizer(
+            flat_optimizer(job.optimizer, self.flat), self.flat.grad, job.clip_norm
+        )
 
     def forward(self, batch: Batch, learner: int = 0) -> Tensor:
         model = self.learners[learner]
@@ -152,9 +154,8 @@ class FlatModel:
 class ScheduledOptimizer:
     """An optimizer whose learning rates are those that it was built with, times a schedule's factor."""
 
-    def __init__(self, job: Job | Traceable, flat: Flat) -> None:
-        self._optimizer = flat_optimizer(job.optimizer, flat)
-        self._grad, self._clip_norm = flat.grad, job.clip_norm
+    def __init__(self, optimizer: optim.Optimizer, grad: Tensor, clip_norm: float | None = None) -> None:
+        self._optimizer, self._grad, self._clip_norm = optimizer, grad, clip_norm
         self.base_rates = [group["lr"] for group in self._optimizer.param_groups]
         self._step = plain_step(self._optimizer)
 
@@ -163,6 +164,12 @@ class ScheduledOptimizer:
         for group, rate in zip(self._optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor
         self._step()
+
+    def follow(self, settings: Sequence[Mapping[str, Any]]) -> None:
+        """Take over the settings of each group of parameters, as another optimizer of the same kind has them."""
+        for group, changed in zip(self._optimizer.param_groups, settings, strict=True):
+            group.update(changed)
+        self.base_rates = [group["lr"] for group in self._optimizer.param_groups]
 
     def forget(self) -> None:
         """Begin anew: momentum and all else that was gathered is gone."""

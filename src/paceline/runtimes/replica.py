@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count, pairwise
 from math import isfinite, nan
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from paceline.codecs.context import Layout
 from paceline.codecs.reduction import NotFinite
 from paceline.errors import Diverged, UsageError
 from paceline.jobs.batches import Batch, kept_outputs, targets_of, to_device
@@ -305,15 +306,32 @@ class ParameterShard:
     ``params`` and ``grad`` are the part's own memory: ``apply`` moves the one along the other.
     """
 
-    def __init__(self, job: Job, rank: int, servers: int, seed: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        params: Tensor,
+        grad: Tensor,
+        optimizer: ScheduledOptimizer,
+        schedule: Callable[[float], float],
+    ) -> None:
+        """The ``layout`` is that of all servers' parts together."""
+        self.layout, self.params, self.grad = layout, params, grad
+        self.follow = optimizer.follow
+        self._schedule, self._optimizer = schedule, optimizer
+
+    @classmethod
+    def of(cls, job: Job, rank: int, servers: int, seed: int, device: torch.device) -> Self:
         model = first_model(job, seed, device)
-        self.layout = layout_of(model)
-        """Of all servers' parts together."""
-        flat = Flat(model.parameters())
+        layout, flat = layout_of(model), Flat(model.parameters())
         if servers > 1:
             flat = Flat([nn.Parameter(server_slices(flat.params, servers)[rank])])
-        self.params, self.grad = flat.params, flat.grad
-        self._schedule, self._optimizer = job.schedule, ScheduledOptimizer(job, flat)
+        optimizer = ScheduledOptimizer(flat_optimizer(job.optimizer, flat), flat.grad, job.clip_norm)
+        return cls(layout, flat.params, flat.grad, optimizer, job.schedule)
+
+    @property
+    def groups(self) -> int:
+        """Of parameters that the optimizer has."""
+        return len(self._optimizer.base_rates)
 
     def apply(self, epoch: float, rate: float = 1.0) -> None:
         self._optimizer.step(self._schedule(epoch) * rate)

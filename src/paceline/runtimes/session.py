@@ -176,10 +176,7 @@ class Session:
         position, on_request = self.position, self.prepared.strategy.sync_point is SyncPoint.ON_REQUEST
         if on_request:  # workers arrive one by one, and only the servers know their progress
             params = yield from self.prepared.strategy.central(self.me)
-            # Without common steps they learn of a stop one after the other.
-            votes = torch.tensor([float(self.stopping())])
-            yield AllReduce(votes, op="sum")
-            interrupted = votes.item() > 0
+            interrupted = yield from self._vote()
             self._count_seen()
         else:
             interrupted = self.stopping()
@@ -197,10 +194,23 @@ class Session:
             yield Save()
         return "target" if on_target else "budget" if due.stop else "interrupted" if interrupted else None
 
+    def _vote(self) -> Program:
+        """Whether to stop here: without common steps workers learn of a stop one after the other."""
+        votes = torch.tensor([float(self.stopping())])
+        yield AllReduce(votes, op="sum")
+        return votes.item() > 0
+
     def central(self) -> Program:
-        """The central model, parameters and buffers; all workers ask for it at the same point."""
-        yield Wait()
+        """The central model, parameters and buffers; all workers ask for it at the same point.
+
+        None where they stop here instead: those of servers synchronize at no other points than these and a stop.
+        """
+        on_request = self.prepared.strategy.sync_point is SyncPoint.ON_REQUEST
+        if not on_request:
+            yield Wait()
         params = yield from self.prepared.strategy.central(self.me)
+        if on_request and (yield from self._vote()):
+            return None
         buffers = yield from self._central_buffers()
         return params, buffers
 

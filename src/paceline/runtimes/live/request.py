@@ -158,14 +158,7 @@ class TrainRequest:
 
     def servers(self) -> int:
         """How many servers the run has; imports a strategy of the user's own, and nothing else of the user's."""
-        settings = self.settings(None)
-        servers = server_count(settings, build_strategy(settings.strategy))
-        if servers and self.options.backend is not None:
-            raise UsageError(
-                f"backend {self.options.backend} cannot be used with strategy {settings.strategy!r}, whose workers "
-                "talk to servers over connections of their own; leave it out"
-            )
-        return servers
+        return servers_of(self.settings(None), self.options)
 
     def repeated(self) -> dict[str, object]:
         """What the command that resumes a resumed run must repeat: until it trains, its folder does not know it."""
@@ -187,6 +180,16 @@ class TrainRequest:
             name=self.name,
             profile=self.profile,
         )
+
+
+def servers_of(settings: Settings, options: LiveOptions) -> int:
+    servers = server_count(settings, build_strategy(settings.strategy))
+    if servers and options.backend is not None:
+        raise UsageError(
+            f"backend {options.backend} cannot be used with strategy {settings.strategy!r}, whose workers "
+            "talk to servers over connections of their own; leave it out"
+        )
+    return servers
 
 
 def check_trust(config: Config, folder: RunFolder, *, trust: bool) -> None:

@@ -173,7 +173,7 @@ class Simulation:
         servers, shard = self.prepared.settings.servers, None
         part = grad = server_slices(self._vector, servers)[rank]
         if self._job:
-            shard = ParameterShard(self._job, rank, servers, self.prepared.settings.seed, CPU)
+            shard = ParameterShard.of(self._job, rank, servers, self.prepared.settings.seed, CPU)
             part, grad = shard.params, shard.grad
         me = Server(rank, servers, part, grad, initial_workers=self._initial_workers)
         program = self.prepared.strategy.server(me)

@@ -74,9 +74,18 @@ class Supervisor:
                 self.hang_watch.run_is_over()
             for hang in self.hang_watch.look():
                 self.hang_watch.end(hang)
+        if self.plan.kind == "script" and not self.host.workers_left():
+            self._end_unused()
         if time.monotonic() > self._deadline:
             self._kill()
         return bool(self.host.alive())
+
+    def _end_unused(self) -> None:
+        """The servers of a run that its script has never joined: nobody will tell them that it is over."""
+        for process in self.host.alive():
+            if process.progress().run is None:
+                process.spared = True
+                process.kill()
 
     def lost_node(self) -> int | None:
         lost = self.peers.lost_node()
@@ -92,6 +101,8 @@ class Supervisor:
         return f"node rank {node} ({self.peers.hosts[node]}) has not answered for {self.plan.silence:g} s"
 
     def join_command(self) -> list[str]:
+        if self.plan.kind == "script":
+            return []
         near = self.plan.node_rank == 0
         return failures.join_command(
             self.host.run_folder(), near, read_servers(self.folder), self.plan.secret_file
@@ -151,6 +162,8 @@ class Supervisor:
             return "unclear" if self.plan.servers else "ends"
         if not self.plan.servers or failure.role == "server" or not self.host.trained():
             return "ends"
+        if self.plan.kind == "script" and failure.kind in ("error", "exited", "mistake"):
+            return "ends"  # what one script does wrong the others will do too
         if failure.kind == "mistake" and failure.step == 0:
             return "ends"
         if failure.kind == "lost-peer" and time.time() - (process.ended_at or 0.0) < timeouts.HEARSAY:

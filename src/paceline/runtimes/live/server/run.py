@@ -312,13 +312,23 @@ def _combine(contributions: Mapping[int, messages.Contribution]) -> messages.Res
 
 
 def run_server(task: ProcessTask) -> ServerRun:
-    info, options, settings = task.info, task.options, task.settings
+    info, settings = task.info, task.settings
     prepared = prepare(settings)
-    torch.set_num_threads(options.threads)
-    shard = ParameterShard(prepared.job, info.rank, info.servers, settings.seed, torch.device("cpu"))
+    torch.set_num_threads(task.options.threads)
+    shard = ParameterShard.of(prepared.job, info.rank, info.servers, settings.seed, torch.device("cpu"))
+    return serve(task, prepared, shard, MemberStore(info, timedelta(seconds=task.options.timeout)))
+
+
+def serve(
+    task: ProcessTask,
+    prepared: Prepared[Job],
+    shard: ParameterShard,
+    store: MemberStore,
+    kind: type[ServerRun] = ServerRun,
+) -> ServerRun:
+    info, settings = task.info, task.settings
     slices = slices_of(prepared, shard.layout, shard.params.dtype)
     codec = slices[info.rank] if slices else None
-    store = MemberStore(info, timedelta(seconds=options.timeout))
     host = own_address(info.address, info.port) or info.address
     with (
         ServerSocket(store.secret, host, shard.params, info.rank, info.servers, codec) as socket,
@@ -330,10 +340,10 @@ def run_server(task: ProcessTask) -> ServerRun:
         task.heartbeat.show(folder.path)
         lock = stack.enter_context(RunLock.share(folder, info.node_rank))
         checkpoints = Checkpoints(folder, identity, settings.keep, "server")
-        server = ServerRun(task, prepared, shard, socket, checkpoints, lock, run)
+        server = kind(task, prepared, shard, socket, checkpoints, lock, run)
         stack.enter_context(server.log)
         task.before_hard_end(server.log.flush)
-        if info.rank == 0:
+        if info.rank == 0 and not settings.job.is_script:
             stack.enter_context(invitation(folder, socket.endpoint, store.secret, info.secret_file))
         server.serve()
         task.heartbeat.enter("finishing")

@@ -22,7 +22,7 @@ from paceline.runtimes.live.wire.shared_flat import MappedFlat
 from paceline.strategies.effects import Peer
 
 _ANY_VERSION = b"paceline wire "
-PROLOGUE = _ANY_VERSION + b"7\n"
+PROLOGUE = _ANY_VERSION + b"8\n"
 """What the first message begins with, in the clear; the number is the version of everything that is sent."""
 REFUSED = b"paceline: another secret\n".ljust(MESSAGE, b"\0")
 OTHER_VERSION = b"paceline: another version\n".ljust(MESSAGE, b"\0")

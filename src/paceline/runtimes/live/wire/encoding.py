@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.wire.channel import Channel, MessageLimits, Packet
-from paceline.runtimes.live.wire.messages import KINDS, NO_TENSOR, TO_SERVER, MessageRefused
+from paceline.runtimes.live.wire.messages import KINDS, NO_TENSOR, TO_SERVER, InitialParams, MessageRefused
 from paceline.runtimes.served_compression import SliceCodec, is_encoded
 from paceline.strategies.messages import Model, Push
 
@@ -33,7 +33,7 @@ class _TensorHeader(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedMessages:
-    """What may arrive at one end of a connection: a Push or a Model must have a tensor like ``shard``.
+    """What may arrive at one end of a connection: a Push, a Model or InitialParams must have a tensor like ``shard``.
 
     With a codec, a Push must be encoded and a Model may be. A Model that is not is received right into ``shard`` where
     that is in the CPU's memory.
@@ -55,10 +55,10 @@ class AcceptedMessages:
             raise MessageRefused("too large")
 
     def check_tensor(self, kind: type, length: int, dtype: torch.dtype) -> None:
-        if kind not in (Push, Model):
+        if kind not in (Push, Model, InitialParams):
             if length * dtype.itemsize > MAX_TENSOR:
                 raise MessageRefused("too large")
-        elif self.codec is not None and (kind is Push or dtype is torch.uint8):
+        elif self.codec is not None and kind is not InitialParams and (kind is Push or dtype is torch.uint8):
             self._check_encoded(length, dtype)
         elif dtype is not self.shard.dtype:
             raise MessageRefused("wrong type")

@@ -103,14 +103,38 @@ class Reply:
     document: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class InitialParams:
+    """Of rank 0 of a script, whose model only workers have: the slice that a server begins with. No answer."""
+
+    params: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ParamGroups:
+    """The settings of a script's optimizer, as JSON, with which this worker's next gradients are applied. No answer."""
+
+    document: str
+
+
 FROM_UNBOUND = frozenset({RequestRank, Hello, Alive, Goodbye})
 """What a connection that belongs to no worker may send."""
-TO_SERVER = FROM_UNBOUND | {Join, Push, Pause, Pull, Contribution, SaveShard, GetTotals}
+TO_SERVER = FROM_UNBOUND | {
+    Join,
+    Push,
+    Pause,
+    Pull,
+    Contribution,
+    SaveShard,
+    GetTotals,
+    InitialParams,
+    ParamGroups,
+}
 TO_WORKER = frozenset({Model, Welcome, Refusal, Result, Reply})
 
 KINDS: tuple[type, ...] = (
     *MESSAGES,
     *(RequestRank, Hello, Welcome, Refusal, Alive, Goodbye, Contribution, Result, SaveShard, GetTotals),
-    Reply,
+    *(Reply, InitialParams, ParamGroups),
 )
 """Every kind of message; its index is its number on the wire."""

@@ -240,6 +240,11 @@ class ServerComm(SoloComm):
         keys = [server_key(rank) for rank in range(count)]
         return [json.loads(text) for text in self._store.read(keys)]
 
+    def post(self, key: str, document: Any) -> None:
+        """Say something to the servers before ``open``, through the store."""
+        assert self._store is not None
+        self._store.set(key, json.dumps(document))
+
     def open(
         self,
         info: ProcessInfo,

@@ -231,6 +231,11 @@ def join_run(
     welcome = _request_rank(endpoint, secret)
     document = json.loads(welcome.document)
     settings = read_exactly(document["settings"], Settings)
+    if settings.job.is_script:
+        raise UsageError(
+            f"the run at {endpoint} is one of the script {settings.job.path}, which cannot be joined: only the script "
+            "has its model and data; start it with more workers"
+        )
     check_named(settings, job, trust=trust)
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)
