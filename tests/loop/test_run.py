@@ -167,7 +167,7 @@ def test_ctrl_c_stops_all_workers_at_one_step(strategy: str, tmp_path: Path) -> 
         out, err = launcher.communicate(timeout=20)
     assert launcher.returncode == 130, err
     steps = [int(step) for step in re.findall(r"was interrupted after step (\d+)", out)]
-    assert max(steps) - min(steps) <= (1 if strategy.startswith("ssp") else 0), out
+    assert max(steps) - min(steps) <= (2 if strategy.startswith("ssp") else 0), out
     assert out.count("was interrupted after step") == 2
     assert "interrupted; all workers have stopped in agreement.\nRecords: runs/" in err
     (folder,) = tmp_path.glob("runs/*")
