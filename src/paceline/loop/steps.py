@@ -293,6 +293,7 @@ class LoopSteps(LoopPhases):
         self._complete = False
         if self._served:
             self._served.begin_step()
+            self.run.recorder.mark("apply")  # as clipping is, where workers step themselves
             self._resume(Gradient)
             self._served.hide_gradients()
             return
