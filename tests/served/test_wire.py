@@ -22,6 +22,7 @@ from paceline.runtimes.live.wire.messages import (
     Contribution,
     Goodbye,
     Hello,
+    InitialParams,
     MessageRefused,
     Refusal,
     Welcome,
@@ -44,7 +45,7 @@ REASONS = {
 
 
 def tensors(kind: type) -> st.SearchStrategy[Tensor]:
-    if kind in (Push, Model):
+    if kind in (InitialParams, Push, Model):
         return st.lists(st.floats(width=32), min_size=7, max_size=7).map(torch.tensor)
     numbers = st.lists(st.integers(0, 1), max_size=20)
     return st.builds(torch.tensor, numbers, dtype=st.sampled_from(encoding.DTYPES))

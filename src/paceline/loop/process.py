@@ -21,6 +21,7 @@ from paceline.records.folder import RUNS
 from paceline.records.summary import Observer
 from paceline.reports.progress import ConsoleObserver, Tee
 from paceline.reports.trace import TraceObserver
+from paceline.runtimes.live.failures import command
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.request import LiveOptions, ProcessTask
@@ -216,9 +217,10 @@ def check_script(settings: Settings, *, servers: bool) -> Strategy:
     strategy, name = check_settings(settings), f"strategy {settings.strategy!r}"
     instead = "choose another strategy, or train a job with 'paceline train'"
     if strategy.served and not servers:
+        started = f"{command('run', strategy=settings.strategy)} {settings.job.path}"
         raise UsageError(
-            f"{name} keeps the parameters on servers, and here are none: 'paceline run --strategy {settings.strategy} "
-            f"{settings.job.path}' starts them; run the script so, or choose a strategy without servers"
+            f"{name} keeps the parameters on servers, and here are none: '{started}' starts them; run the script so, or "
+            "choose a strategy without servers"
         )
     if strategy.learner_plan.count != 1:
         raise UsageError(f"{name} trains several models a worker, and a script has one; {instead}")
