@@ -73,7 +73,7 @@ def test_servers_of_a_script_that_never_joins_end_with_it(tmp_path: Path) -> Non
     assert "without a call of paceline.distribute" in done.stderr
     (tmp_path / "script.py").write_text(NAMES_SERVERS)
     done = run_paceline("run", "--workers", "1", "script.py", cwd=tmp_path, check=2)
-    assert "'paceline run --strategy ssp script.py' starts them" in done.stderr
+    assert "start the script with 'paceline run --strategy ssp script.py'" in done.stderr
 
 
 def test_slices_of_an_optimizer_do_what_the_whole_one_does() -> None:

@@ -219,8 +219,8 @@ def check_script(settings: Settings, *, servers: bool) -> Strategy:
     if strategy.served and not servers:
         started = f"{command('run', strategy=settings.strategy)} {settings.job.path}"
         raise UsageError(
-            f"{name} keeps the parameters on servers, and here are none: '{started}' starts them; run the script so, or "
-            "choose a strategy without servers"
+            f"{name} keeps the parameters on servers, and here are none; start the script with '{started}', or choose "
+            "a strategy without servers"
         )
     if strategy.learner_plan.count != 1:
         raise UsageError(f"{name} trains several models a worker, and a script has one; {instead}")
