@@ -229,6 +229,19 @@ def test_what_goes_wrong_in_watching_does_not_end_the_script(
     assert "is not a folder" in said
 
 
+@pytest.mark.parametrize("named", [{"strategy": "local-sgd"}, {"codec": "int8"}])
+def test_what_the_command_line_names_and_watching_does_not_use_is_refused(
+    named: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = watched_model(monkeypatch, tmp_path)
+    process = ScriptProcess.here()
+    vars(process).update(named)
+    with pytest.raises(UsageError, match="only measures"):
+        paceline.watch(model, optimizer)
+    vars(process).update(strategy="none", codec=None)
+    paceline.watch(model, optimizer)
+
+
 def test_an_optimizer_that_computes_gradients_itself_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from paceline.errors import UsageError, describe, say_on_stderr
 from paceline.jobs.step import StepHooks, StepPhase
 from paceline.loop.ddp import DDPExchanges
 from paceline.loop.phases import LoopPhases
-from paceline.loop.process import ScriptProcess
+from paceline.loop.process import NO_STRATEGY, ScriptProcess
 from paceline.loop.replica import prepare_script
 from paceline.loop.store_comm import StoreComm, meet
 from paceline.loop.watch_recorder import ExchangeLengths, WatchRecorder
@@ -46,6 +46,7 @@ def watch(model: nn.Module, optimizer: Optimizer) -> "Watch":
     """
     process = ScriptProcess.here()
     process.check_free()
+    _check_unused(process)
     if process.is_plain:
         process.runs = RUNS
     process.records += 1
@@ -303,6 +304,15 @@ def _observer(process: ScriptProcess, settings: Settings) -> Observer:
     if process.info.launch is not None:
         return process.observe(settings)
     return Tee([ScriptConsole(), TraceObserver()])
+
+
+def _check_unused(process: ScriptProcess) -> None:
+    for what, named in (("strategy", process.strategy), ("codec", process.codec)):
+        if named not in (None, NO_STRATEGY):
+            raise UsageError(
+                f"the run was started with {what} {named}, and {process.script} calls watch(), which only measures; "
+                f"leave the {what} out, or have the script call paceline.distribute()"
+            )
 
 
 def _told(error: Exception) -> str:
