@@ -65,7 +65,7 @@ def open_report(chrome: Chrome, page: Path) -> bool:
 
 
 def picture(
-    chrome: Chrome, file: Path, selector: str = "", height: int | None = None, margin: int = 0
+    chrome: Chrome, file: Path, selector: str = "", height: float | None = None, margin: int = 0
 ) -> None:
     """A PNG of what is seen of an element, or of the page, from its top; not higher than so many pixels."""
     box: dict[str, float] = chrome.execute_script(

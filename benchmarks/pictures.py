@@ -19,10 +19,12 @@ from _browser import browser, open_report, picture, show
 
 LARGEST = 200_000
 """Bytes of a picture."""
-TRAIN = ("train", "--slow", "1=2.5", "--epochs", "60", "--checkpoint-every", "20 epochs", "--name", "uneven")
+TRAIN = ("train", "--slow", "1=2.5", "--epochs", "25", "--checkpoint-every", "10 epochs", "--name", "uneven")
 SWEEP = ("bench", "scaling", "--workers", "1,2", "--batch-size", "8,16,32,64,128")
-WIDTH, HEIGHT, SCALE = 1100, 920, 1.25
-"""CSS pixels of the window, of the report's picture from the top, and pixels of a picture to each."""
+WIDTH, SCALE = 1100, 1.1
+"""CSS pixels of the window, and pixels of a picture to each."""
+LAST = "return document.querySelector('section:nth-of-type(2)').getBoundingClientRect().bottom + scrollY"
+"""Where the report's picture ends: below its curves."""
 
 
 def paceline(home: Path, *words: str) -> None:
@@ -71,7 +73,7 @@ def main() -> int:
                 show(chrome, WIDTH, 900, scheme, SCALE)
                 if not open_report(chrome, run / "report.html"):
                     sys.exit("the report's charts are not drawn")
-                picture(chrome, pictures / f"report-{scheme}.png", "html", HEIGHT)
+                picture(chrome, pictures / f"report-{scheme}.png", "html", chrome.execute_script(LAST) + 12)
                 timeline = "section:has(#timeline)"
                 picture(chrome, pictures / f"timeline-{scheme}.png", timeline, margin=8)
         large = 0
