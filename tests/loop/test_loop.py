@@ -116,3 +116,50 @@ def test_workers_get_equal_parts_of_a_loader() -> None:
     parts = [torch.cat([*shard(loader, rank, 3, 5)]).tolist() for rank in range(3)]
     assert [len(part) for part in parts] == [3, 3, 3]
     assert len({*parts[0], *parts[1], *parts[2]}) == 9
+
+
+OWN = """
+from dataclasses import dataclass
+import torch
+import paceline
+
+@dataclass(frozen=True, kw_only=True)
+class Baton(paceline.Strategy):
+    period: int = 4
+
+    @property
+    def sync_point(self):
+        return paceline.SyncPoint.AFTER_ROUND
+
+    def worker(self, me):
+        while True:
+            yield paceline.Gradient()
+            yield paceline.Apply()
+            if me.clock % self.period == 0:
+                yield paceline.AllReduce(me.params)
+
+    def central(self, me):
+        return me.params
+        yield
+
+torch.manual_seed(1)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+worker = paceline.distribute(model, optimizer, strategy=Baton(period=2))
+for _ in range(5):
+    model(torch.ones(4, 3)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(worker.state_dict()["strategy"], model.weight.tolist())
+"""
+
+
+def test_a_strategy_of_the_script_s_own_is_an_object(tmp_path: Path) -> None:
+    """Its class is in __main__, where no import path leads; one worker trains as the script alone would."""
+    (tmp_path / "script.py").write_text(OWN)
+    plain = OWN.replace("worker = paceline.distribute(model, optimizer, strategy=Baton(period=2))\n", "")
+    (tmp_path / "plain.py").write_text(plain.replace('worker.state_dict()["strategy"]', '"Baton(period=2)"'))
+    printed = [run_python(name, cwd=tmp_path) for name in ("script.py", "plain.py")]
+    assert printed[0].returncode == 0, printed[0].stderr
+    assert printed[0].stdout == printed[1].stdout
+    assert printed[0].stdout.startswith("Baton(period=2) [[")

@@ -11,30 +11,40 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from paceline.codecs import CODECS
+from paceline.codecs.base import Codec
 from paceline.errors import UsageError
 from paceline.loop.process import ScriptProcess, check_script
 from paceline.loop.sharding import shard
 from paceline.loop.steps import NUMBERS, LoopSteps
+from paceline.specs import spec_of
+from paceline.strategies import STRATEGIES
+from paceline.strategies.base import Strategy
 
 
 def distribute(
     model: nn.Module,
     optimizer: Optimizer,
     *,
-    strategy: str | None = None,
-    codec: str | None = None,
+    strategy: str | Strategy | None = None,
+    codec: str | Codec | None = None,
 ) -> "LoopWorker":
     """Join the run as one of its workers, with this model and optimizer; all workers begin with rank 0's model.
 
     Call it once the model is on its device and the optimizer made, and before the first step. Under torchrun, or
     whatever sets its variables, each process is one worker, and so it is under ``paceline run``, whose strategy and
     codec win; in a plain ``python script.py`` there is one. Where the default group of torch.distributed is formed
-    already, its ranks are the workers. The strategy is all-reduce where nobody names one.
+    already, its ranks are the workers. The strategy is all-reduce where nobody names one; it may be an object, even of
+    a class of the script's own.
     """
     process = ScriptProcess.here()
     process.check_free()
     process.take_group()
-    settings = process.settings(*process.choose(strategy, codec), (1,) * process.info.workers)
+    asked = (
+        None if strategy is None else spec_of(strategy, STRATEGIES, "strategy"),
+        None if codec is None else spec_of(codec, CODECS, "codec"),
+    )
+    settings = process.settings(*process.choose(*asked), (1,) * process.info.workers)
     check_script(settings, servers=process.info.servers > 0)
     if isinstance(model, DistributedDataParallel):
         raise UsageError(
@@ -104,7 +114,7 @@ class LoopWorker:
         if run is None:
             return self._steps.loaded
         return {
-            "strategy": self._steps.settings.strategy,
+            "strategy": str(self._steps.settings.strategy),
             "numbers": {name: getattr(run.me, name) for name in NUMBERS},
             "state": {name: tensor.clone() for name, tensor in run.me.state.items()},
             "position": asdict(run.position),
