@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 
+import pytest
 import torch
 import torch.distributed as dist
 from crew import attempt, crew_of, free_port, world, write_facts
@@ -94,6 +95,7 @@ class Rank:
         for length in (*short, *boundaries(self.size, 4)[::2]):
             yield f"others float32 {length}", partial(self.others, torch.float32, length)
         for name in (
+            "again",
             "signs",
             "not_a_number",
             "gloo_agrees",
@@ -112,10 +114,12 @@ class Rank:
             yield "one's own", self.one_s_own
 
     def all_reduce(self, op: ReduceOp, dtype: torch.dtype, length: int) -> None:
+        """Twice: what was done once is done in fewer steps, whatever the shape."""
         parts = self.all(length, dtype)
-        mine = parts[self.rank].clone()
-        dist.all_reduce(mine, op=op)
-        same(mine, combined(parts, op))
+        for shape in ((length,), (length, 1)):
+            mine = parts[self.rank].clone().view(shape)
+            dist.all_reduce(mine, op=op)
+            same(mine.view(length), combined(parts, op))
 
     def others(self, dtype: torch.dtype, length: int) -> None:
         """Broadcast, reduce, gathers, scatters and exchanges of one length."""
@@ -146,6 +150,27 @@ class Rank:
         dist.all_to_all(found, [everything[to][rank] for to in range(size)])
         for source, one in enumerate(found):
             same(one, everything[rank][source])
+
+    def again(self) -> None:
+        """The same call on tensors of other kinds and on other data, and refused where one rank asks for another."""
+        wide = torch.zeros(40, 2)
+        for turn in range(3):
+            mine = self.data(self.rank, 40, torch.float32, turn)
+            want = combined(self.all(40, torch.float32, turn), ReduceOp.SUM)
+            wide[:, 0] = mine
+            for one in (mine.clone(), mine.clone().requires_grad_(), wide[:, 0], mine.view(5, 8)):
+                dist.all_reduce(one)
+                same(one.detach().reshape(-1), want)
+        if self.size > 1:
+            for _ in range(2):
+                one, other = torch.ones(40), torch.ones(41)
+                dist.all_reduce(one)
+                dist.all_reduce(other)
+                with pytest.raises(
+                    paceline.shm.InvalidCall, match=r"rank 0 called all_reduce\(40 x float32, sum"
+                ):
+                    dist.all_reduce(other if self.rank == self.size - 1 else one)
+                assert one.eq(self.size).all()
 
     def signs(self) -> None:
         """Zeros of both signs and numbers that are none: the ranks must still agree to the last bit."""

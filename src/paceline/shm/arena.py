@@ -9,7 +9,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from paceline.shm.barrier import LINE, MASK, Barrier, FutexWords
+from paceline.shm.barrier import LINE, MASK, ROWS, Barrier, FutexWords
 from paceline.shm.call import DTYPES, ELSEWHERE
 from paceline.shm.operations import InvalidCall
 from paceline.shm.segment import PAGE
@@ -110,7 +110,7 @@ class ArenaLayout:
     """Offsets in the memory that ``size`` ranks share, in bytes from its start, behind the barrier's words."""
 
     def __init__(self, size: int) -> None:
-        self.calls = 2 * size * LINE
+        self.calls = ROWS * size * LINE
         self.boxes = self.calls + 2 * size * EXCHANGED
         self.slots = -(-(self.boxes + size * size * box_bytes(size)) // PAGE) * PAGE
         self.end = self.slots + 2 * (size + 1) * PIECE
@@ -141,6 +141,8 @@ class SharedTensors:
 
     def find(self, tensor: Tensor) -> tuple[int, int]:
         """The number of the segment that a tensor lies in, and the bytes before it in this rank's part."""
+        if not self._numbers:
+            return ELSEWHERE, 0
         start = tensor.untyped_storage().data_ptr()
         number = self._numbers.get(start, ELSEWHERE)
         return number, 0 if number == ELSEWHERE else tensor.data_ptr() - start

@@ -18,6 +18,8 @@ from time import monotonic, perf_counter
 
 LINE = 64
 """Bytes from one word to the next, so that they do not share a cache line."""
+ROWS = 3
+"""Words of a rank that the barrier has."""
 MASK = 2**32 - 1
 SPIN = 3e-4
 """Seconds that a rank looks again and again before it sleeps, which is longer than waking takes: ranks that arrive
@@ -77,9 +79,10 @@ class FutexWords:
     def wake(self, place: int) -> None:
         _kernel()(_FUTEX, self._address + place * LINE, _WAKE, _ALL_WAITERS, None, None, 0)
 
-    def nap(self, place: int, value: int) -> None:
-        """Sleep until the word is woken, but not long; not if it holds another value already."""
-        _kernel()(_FUTEX, self._address + place * LINE, _WAIT, value, ctypes.byref(_NAP), None, 0)
+    def nap(self, place: int, value: int) -> bool:
+        """Sleep until the word is woken, but not long, and return whether it was; not if it has changed already."""
+        found = _kernel()(_FUTEX, self._address + place * LINE, _WAIT, value, ctypes.byref(_NAP), None, 0)
+        return found == 0
 
 
 class PeerLost(RuntimeError):
@@ -96,7 +99,7 @@ class Barrier:
     overwritten from beat b + 2 on: two buffers, used in turn, are always enough. Not for several threads at once.
 
     Another word is 0 as long as a rank stays. One that leaves writes which rank is the cause, counted from 1: itself,
-    or the rank that it lost.
+    or the rank that it lost. A third is 1 while a rank sleeps until another arrives: only then does that one wake it.
     """
 
     def __init__(
@@ -106,10 +109,15 @@ class Barrier:
         self.lost = ""
         """Why this rank can do nothing more, in a sentence."""
         self.beat, self.doing = 0, START
-        self._causes, self._beats = (
-            FutexWords(memory, row * self.size * LINE, self.size) for row in range(2)
+        self._causes, self._beats, self._asleep = (
+            FutexWords(memory, row * self.size * LINE, self.size) for row in range(ROWS)
         )
         self._others = [other for other in range(self.size) if other != rank]
+        self._words = memoryview(memory)[: ROWS * self.size * LINE].cast("I")
+        places = [tuple((row * self.size + one) * LINE // 4 for row in (1, 2)) for one in range(self.size)]
+        self._mine, self._peers = places[rank], [(other, *places[other]) for other in self._others]
+        """Where in the words the beat of a rank is and whether it sleeps: without calls, as this is done most."""
+        self._fence = Lock()
         self._watched: dict[int, int] = {}
         self._dead: list[int] = []
         self._poll, self._lock = select.poll(), Lock()
@@ -129,24 +137,40 @@ class Barrier:
         if self.lost:
             raise PeerLost(self.lost)
         self.beat = beat = (self.beat + 1) & MASK
-        self._beats.write(self.rank, beat)
-        for other in self._others:
-            if (self._beats[other] - beat) & MASK > 1:
+        words = self._words
+        words[self._mine[0]] = beat
+        self.rouse()
+        for other, word, _ in self._peers:
+            if (words[word] - beat) & MASK > 1:
                 self._wait_for(other, beat)
 
-    def _wait_for(self, other: int, beat: int) -> None:
-        words = self._beats
-        end = perf_counter() + SPIN
-        while perf_counter() < end:
-            if (words[other] - beat) & MASK <= 1:
+    def rouse(self) -> None:
+        """Wake the ranks that sleep until this one arrives: then, or before it copies what it brings.
+
+        A rank notes that it sleeps, and the kernel looks at the beat once more; here the beat is written first and the
+        note read then. Taking a lock keeps the processor from doing it the other way round.
+        """
+        with self._fence:
+            words = self._words
+        for _, _, asleep in self._peers:
+            if words[asleep]:
+                self._beats.wake(self.rank)
                 return
-            os.sched_yield()
+
+    def _wait_for(self, other: int, beat: int) -> None:
+        words, asleep = self._words, self._mine[1]
+        awaits = lambda rank: (self._beats[rank] - beat) & MASK > 1  # noqa: E731
+        if not _spin(awaits, other):
+            return
+        words[asleep] = 1
         try:
-            self.wait(words, other, lambda rank: (words[rank] - beat) & MASK > 1, other, self.doing)
+            self.wait(self._beats, other, awaits, other, self.doing, spins=True)
         except PeerLost as error:
             self.lost = str(error)
-            words.wake(self.rank)
+            self._beats.wake(self.rank)
             raise
+        finally:
+            words[asleep] = 0
 
     def gone(self) -> dict[int, tuple[int, str]]:
         """The ranks that will do nothing more, each with the rank that is the cause and what became of that."""
@@ -160,9 +184,19 @@ class Barrier:
         return found
 
     def wait(
-        self, words: FutexWords, word: int, awaits: Callable[[int], bool], other: int, doing: str
+        self,
+        words: FutexWords,
+        word: int,
+        awaits: Callable[[int], bool],
+        other: int,
+        doing: str,
+        *,
+        spins: bool = False,
     ) -> None:
-        """Sleep until a word of the ``other`` rank says that it arrived; ``awaits`` tells whether a rank did not."""
+        """Sleep until a word of the ``other`` rank says that it arrived; ``awaits`` tells whether a rank did not.
+
+        With ``spins``, a rank that is woken expects that soon, and looks for a while before it sleeps again.
+        """
         begun = monotonic()
         while True:
             value = words[word]
@@ -175,7 +209,8 @@ class Barrier:
                     raise self.loss(culprit, fate, doing)
             if monotonic() - begun > self._timeout:
                 raise self.loss(other, f"did not arrive within {self._timeout:g} s", doing)
-            words.nap(word, value)
+            if words.nap(word, value) and spins:
+                _spin(awaits, other)
 
     def check_senders(self, gone: Mapping[int, tuple[int, str]], begun: float) -> None:
         """Raise if a message from any source may never arrive: a rank is lost, all have left, or the time is over."""
@@ -207,6 +242,16 @@ class Barrier:
                 os.close(descriptor)
             self._watched = {}
         self._beats.wake(self.rank)
+
+
+def _spin(awaits: Callable[[int], bool], other: int) -> bool:
+    """Look for a while whether a rank arrives, and return whether it is still awaited."""
+    end = perf_counter() + SPIN
+    while perf_counter() < end:
+        if not awaits(other):
+            return False
+        os.sched_yield()
+    return True
 
 
 def died(process: int) -> bool:

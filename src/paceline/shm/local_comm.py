@@ -5,6 +5,7 @@ other once, and read what they need from the others' slots. Sums of tensors in s
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from mmap import mmap
 from time import monotonic, sleep
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from paceline.shm.arena import EXCHANGED, PIECE, ArenaLayout, Mailbox, SharedTensors, box_bytes
 from paceline.shm.barrier import Barrier, PeerLost
-from paceline.shm.call import ELSEWHERE, Call, Tensors, check_agreement, place_of
+from paceline.shm.call import ELSEWHERE, Call, Tensors, check_agreement, place_of, with_place
 from paceline.shm.operations import Operation, find_operation
 from paceline.shm.segment import Handle, SharedMemoryUnavailable, map_together
 
@@ -28,6 +29,17 @@ MOST_PLANS = 256
 _OFFER = Decoder(Handle | str)
 _SOON, _LATER = 2e-4, 5e-3
 """Seconds between looks for a message from any source, at first and after a while."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPlan:
+    """An all-reduce that was done before: all that does not depend on where the tensor lies."""
+
+    packed: bytes
+    """The request."""
+    how: Operation
+    slots: Sequence[Sequence[Tensor]]
+    """If it is small, the parts of all ranks' slots for it, by turn and rank."""
 
 
 class LocalComm:
@@ -63,8 +75,7 @@ class LocalComm:
         self._typed: dict[torch.dtype, list[list[Tensor]]] = {}
         self.tensors = SharedTensors(rank, self.size)
         self._small = IN_PLACE_FROM if self.size == 2 else ALL_READ_ALL
-        self._plans: dict[tuple[torch.dtype, int, str], tuple[bytes, list[list[Tensor]], Operation]] = {}
-        """Of small all-reduces: the request, this length's parts of all slots by turn and rank, and the operation."""
+        self._plans: dict[tuple[torch.dtype, int, str], CachedPlan] = {}
         self._outboxes = [self._box(rank, other) for other in range(self.size)]
         self._inboxes = [self._box(other, rank) for other in range(self.size)]
         try:
@@ -121,42 +132,68 @@ class LocalComm:
         check_agreement(self._exchange(call.pack(self.rank, self.size)), self.names)
 
     def all_reduce(self, call: Call) -> None:
-        """The result is the same to the last bit on all ranks, which agree at the barrier of the first piece."""
+        """The result is the same to the last bit on all ranks."""
         flat = call.outputs[0]
-        like = (flat.dtype, flat.numel(), call.op)
-        self.barrier.doing = "all_reduce"
         if self.size == 1:  # the tensor is its own sum and mean: no copy through the slots
             find_operation(call.op, flat.dtype)
-            return
-        if like in self._plans:
-            packed, turns, how = self._plans[like]
-            slots = turns[self._turn]
+        else:
+            self._carry_out(self._plans.get((flat.dtype, len(flat), call.op)) or self._plan(call), flat)
+
+    def repeat(self, tensor: Tensor, op: str) -> bool:
+        """All-reduce a tensor, and return whether that was done: only if there was one like it, and no copy is needed.
+
+        This is what most calls are, and after a step of training nothing of Python is in the caches: few instructions.
+        """
+        plan = self._plans.get((tensor.dtype, tensor.numel(), op))
+        if plan is None or tensor.requires_grad or not tensor.is_cpu:
+            return False
+        if tensor.layout != torch.strided or not tensor.is_contiguous():
+            return False
+        self._carry_out(plan, tensor if tensor.dim() == 1 else tensor.view(-1))
+        return True
+
+    def _plan(self, call: Call) -> CachedPlan:
+        """Of a call that is new: the ranks agree on it first. All of them know the same plans."""
+        self.agree(call)
+        flat, slots = call.outputs[0], list[list[Tensor]]()
+        how = find_operation(call.op, flat.dtype)
+        if flat.nbytes <= self._small:
+            slots = [[slot[: len(flat)] for slot in turn[: self.size]] for turn in self._slots(flat.dtype)]
+        plan = CachedPlan(call.pack(self.rank, self.size), how, slots)
+        if len(self._plans) < MOST_PLANS:
+            self._plans[flat.dtype, len(flat), call.op] = plan
+        return plan
+
+    def _carry_out(self, plan: CachedPlan, flat: Tensor) -> None:
+        """The ranks agree at the barrier of the first piece."""
+        self.barrier.doing, how = "all_reduce", plan.how
+        if plan.slots:
+            slots = plan.slots[self._turn]
             slots[self.rank].copy_(flat)
-            asked = self._exchange(packed)
-            if asked.count(packed) < self.size:
-                check_agreement(asked, self.names)
+            check_agreement(self._exchange(plan.packed), self.names)
             _combine(slots, how, flat)
-            how.average(flat, self.size)
-            return
+        else:
+            self._carry_out_long(plan, flat)
+        how.average(flat, self.size)
+
+    def _carry_out_long(self, plan: CachedPlan, flat: Tensor) -> None:
         where, offset = self.tensors.find(flat) if flat.nbytes > IN_PLACE_FROM else (ELSEWHERE, 0)
+        packed = plan.packed
         if where == ELSEWHERE:
+            self.barrier.rouse()
             self._write(flat[: PIECE // flat.itemsize])
-        packed = call.pack(self.rank, self.size, where, offset)
+        else:
+            packed = with_place(packed, where, offset)
         asked = self._exchange(packed)
         check_agreement(asked, self.names)
-        how = find_operation(call.op, flat.dtype)
-        if flat.nbytes <= self._small and len(self._plans) < MOST_PLANS:
-            turns = [[slot[: len(flat)] for slot in turn[: self.size]] for turn in self._slots(flat.dtype)]
-            self._plans[like] = packed, turns, how
         places = [place_of(other) for other in asked]
         elsewhere = sum(where == ELSEWHERE for where, _ in places)
         if not elsewhere:
-            self._in_place(flat, how, places)
+            self._in_place(flat, plan.how, places)
         else:
             written = 1 if elsewhere == self.size else 0
             all_combine = self.size == 2 or flat.nbytes <= ALL_READ_ALL
-            (self._all_combine if all_combine else self._in_shares)(flat, how, written)
-        how.average(flat, self.size)
+            (self._all_combine if all_combine else self._in_shares)(flat, plan.how, written)
 
     def _write(self, part: Tensor) -> None:
         self._slots(part.dtype)[self._turn][self.rank][: len(part)].copy_(part)

@@ -3,13 +3,13 @@
 # torch calls the forms below with options; its stubs list further forms that only its C++ classes have.
 # mypy: disable-error-code="override,assignment"
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain, product
 from operator import index
 from threading import Lock
 from time import monotonic
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,9 +20,10 @@ from paceline.shm.call import Call, Tensors, problem_with
 from paceline.shm.hierarchical_comm import HierarchicalComm
 from paceline.shm.local_comm import LocalComm
 from paceline.shm.operations import OPERATIONS, InvalidCall, find_operation, operation_name
-from paceline.shm.work_queue import ShmWork, Task, WorkQueue
+from paceline.shm.work_queue import FinishedWork, ShmWork, WorkQueue
 
 Calls = Sequence[tuple[Tensors, Tensors]]
+Done = TypeVar("Done")
 _MANY = 64
 """Partners and tags beyond which those without work are forgotten."""
 _GRACE = 2.0
@@ -59,6 +60,11 @@ class SharedMemoryGroup(ProcessGroup):
         return self._purpose
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
+        if opts is not None and not opts.asyncOp and len(tensors) == 1 and self._queue.idle:
+            with self._queue.turn:
+                repeat = partial(self.comm.repeat, tensors[0], operation_name(opts.reduceOp.op))
+                if self._together(repeat):
+                    return FinishedWork(tensors)
         return self._run("all_reduce", [([tensor], ()) for tensor in tensors], opts)
 
     allreduce_coalesced = allreduce
@@ -155,7 +161,7 @@ class SharedMemoryGroup(ProcessGroup):
         carry_out = self._queue.later if opts is None or opts.asyncOp else self._queue.now
         return carry_out(partial(self._together, task, problem), changed)
 
-    def _together(self, task: Task, problem: str) -> None:
+    def _together(self, task: Callable[[], Done], problem: str = "") -> Done:
         """Do it, if this rank can; if not, take part in the others' call, so that all ranks raise.
 
         A rank that leaves a collective for anything but a mistake of all cannot take part again.
@@ -163,7 +169,7 @@ class SharedMemoryGroup(ProcessGroup):
         try:
             if problem:
                 self._disagree(InvalidCall(problem))
-            task()
+            return task()
         except InvalidCall:
             raise
         except PeerLost as error:

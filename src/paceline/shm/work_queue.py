@@ -1,7 +1,7 @@
 """Carries collectives out one after the other: at once where the caller waits, in a thread where it does not."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from queue import SimpleQueue
 
@@ -13,25 +13,45 @@ from torch.futures import Future
 from paceline.shm.barrier import PeerLost
 
 Task = Callable[[], None]
-_OVER = threading.Event()
-_OVER.set()
+
+
+class FinishedWork(Work):
+    """Work that was done before it was returned."""
+
+    def __init__(self, result: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._result = result
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: ARG002
+        return True
+
+    is_completed = is_success = wait
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> list[Tensor]:
+        return list(self._result)
+
+    def get_future(self) -> Future[list[Tensor]]:
+        future: Future[list[Tensor]] = Future()
+        future.set_result(self.result())
+        return future
 
 
 class ShmWork(Work):
-    """Work that was done before it was returned, or that a thread will do, where its future is completed."""
+    """Work that a thread will do, where its future is completed."""
 
-    def __init__(self, result: list[Tensor], task: Task | None = None, source: int = -1) -> None:
+    def __init__(self, result: list[Tensor], task: Task, source: int = -1) -> None:
         super().__init__()
         self._result, self._task = result, task
         self.source = source
         """Where a message came from; set by the task where it could have come from any rank."""
-        self._over = threading.Event() if task else _OVER
+        self._over = threading.Event()
         self._error: BaseException | None = None
-        self._future: Future[list[Tensor]] | None = Future() if task else None
+        self._future: Future[list[Tensor]] = Future()
 
     def run(self) -> None:
-        assert self._task is not None
-        assert self._future is not None
         try:
             with torch.no_grad():  # messages of tensors that want gradients
                 self._task()
@@ -69,9 +89,6 @@ class ShmWork(Work):
     _source_rank = source_rank
 
     def get_future(self) -> Future[list[Tensor]]:
-        if self._future is None:
-            self._future = Future()
-            self._future.set_result(self._result)
         return self._future
 
 
@@ -83,7 +100,8 @@ class WorkQueue:
         self._queue: SimpleQueue[ShmWork | None] = SimpleQueue()
         self._thread = threading.Thread()
         self._last: ShmWork | None = None
-        self._changing, self._turn = threading.Lock(), threading.Lock()
+        self._changing, self.turn = threading.Lock(), threading.Lock()
+        """Held while it changes, and while work is done."""
 
     @property
     def idle(self) -> bool:
@@ -91,16 +109,16 @@ class WorkQueue:
 
     def now(self, task: Task, result: list[Tensor]) -> Work:
         if self.idle:
-            with self._turn:
+            with self.turn:
                 task()
-            return ShmWork(result)
+            return FinishedWork(result)
         work = self.later(task, result)
         work.wait()
         return work
 
     def later(self, task: Task, result: list[Tensor]) -> ShmWork:
         def alone() -> None:
-            with self._turn:  # a callback may ask for work in its own thread
+            with self.turn:  # a callback may ask for work in its own thread
                 task()
 
         return self.add(ShmWork(result, alone))
