@@ -170,7 +170,7 @@ class LocalComm:
         if plan.slots:
             slots = plan.slots[self._turn]
             slots[self.rank].copy_(flat)
-            check_agreement(self._exchange(plan.packed), self.names)
+            self._agree_on(plan, plan.packed)
             _combine(slots, how, flat)
         else:
             self._carry_out_long(plan, flat)
@@ -184,8 +184,7 @@ class LocalComm:
             self._write(flat[: PIECE // flat.itemsize])
         else:
             packed = with_place(packed, where, offset)
-        asked = self._exchange(packed)
-        check_agreement(asked, self.names)
+        asked = self._agree_on(plan, packed)
         places = [place_of(other) for other in asked]
         elsewhere = sum(where == ELSEWHERE for where, _ in places)
         if not elsewhere:
@@ -194,6 +193,12 @@ class LocalComm:
             written = 1 if elsewhere == self.size else 0
             all_combine = self.size == 2 or flat.nbytes <= ALL_READ_ALL
             (self._all_combine if all_combine else self._in_shares)(flat, plan.how, written)
+
+    def _agree_on(self, plan: CachedPlan, packed: bytes) -> list[bytes]:
+        asked = self._exchange(packed)
+        if asked.count(plan.packed) < self.size:  # a request that is planned fits together on this rank
+            check_agreement(asked, self.names)
+        return asked
 
     def _write(self, part: Tensor) -> None:
         self._slots(part.dtype)[self._turn][self.rank][: len(part)].copy_(part)
@@ -210,7 +215,10 @@ class LocalComm:
     def _all_combine(self, flat: Tensor, how: Operation, written: int) -> None:
         """One barrier a piece; all combine in the order of ranks, so that all get the same."""
         for part, slots in self._slots_of(flat, written):
-            _combine([slot[: len(part)] for slot in slots[: self.size]], how, part)
+            parts = [slot[: len(part)] for slot in slots[: self.size]]
+            if self.size == 2:
+                parts[self.rank] = part  # the same as in its slot, and one reading less of that
+            _combine(parts, how, part)
 
     def _in_shares(self, flat: Tensor, how: Operation, written: int) -> None:
         """Each rank combines its share of every piece; the piece before is taken out at the barrier of the next."""
