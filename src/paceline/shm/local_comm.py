@@ -16,7 +16,7 @@ from torch import Tensor
 from paceline.shm.arena import EXCHANGED, PIECE, ArenaLayout, Mailbox, SharedTensors, box_bytes
 from paceline.shm.barrier import Barrier, PeerLost
 from paceline.shm.call import ELSEWHERE, Call, Tensors, check_agreement, place_of, with_place
-from paceline.shm.operations import Operation, find_operation
+from paceline.shm.operations import OPERATIONS, Operation, find_operation
 from paceline.shm.segment import Handle, SharedMemoryUnavailable, map_together
 
 ALL_READ_ALL = 2**15
@@ -132,12 +132,16 @@ class LocalComm:
         check_agreement(self._exchange(call.pack(self.rank, self.size)), self.names)
 
     def all_reduce(self, call: Call) -> None:
-        """The result is the same to the last bit on all ranks."""
+        """The result is the same to the last bit on all ranks, which agree at the barrier of the first piece."""
         flat = call.outputs[0]
-        if self.size == 1:  # the tensor is its own sum and mean: no copy through the slots
-            find_operation(call.op, flat.dtype)
-        else:
+        if self.size > 1 and flat.dtype in OPERATIONS[call.op].types:
             self._carry_out(self._plans.get((flat.dtype, len(flat), call.op)) or self._plan(call), flat)
+            return
+        if self.size > 1:
+            self.agree(call)
+        find_operation(
+            call.op, flat.dtype
+        )  # which a rank alone need not do: a tensor is its own sum and mean
 
     def repeat(self, tensor: Tensor, op: str) -> bool:
         """All-reduce a tensor, and return whether that was done: only if there was one like it, and no copy is needed.
@@ -153,19 +157,15 @@ class LocalComm:
         return True
 
     def _plan(self, call: Call) -> CachedPlan:
-        """Of a call that is new: the ranks agree on it first. All of them know the same plans."""
-        self.agree(call)
         flat, slots = call.outputs[0], list[list[Tensor]]()
-        how = find_operation(call.op, flat.dtype)
         if flat.nbytes <= self._small:
             slots = [[slot[: len(flat)] for slot in turn[: self.size]] for turn in self._slots(flat.dtype)]
-        plan = CachedPlan(call.pack(self.rank, self.size), how, slots)
+        plan = CachedPlan(call.pack(self.rank, self.size), OPERATIONS[call.op], slots)
         if len(self._plans) < MOST_PLANS:
             self._plans[flat.dtype, len(flat), call.op] = plan
         return plan
 
     def _carry_out(self, plan: CachedPlan, flat: Tensor) -> None:
-        """The ranks agree at the barrier of the first piece."""
         self.barrier.doing, how = "all_reduce", plan.how
         if plan.slots:
             slots = plan.slots[self._turn]
@@ -217,7 +217,7 @@ class LocalComm:
         for part, slots in self._slots_of(flat, written):
             parts = [slot[: len(part)] for slot in slots[: self.size]]
             if self.size == 2:
-                parts[self.rank] = part  # the same as in its slot, and one reading less of that
+                parts[self.rank] = part  # the same as in the slot, which then need not be in the cache
             _combine(parts, how, part)
 
     def _in_shares(self, flat: Tensor, how: Operation, written: int) -> None:
