@@ -65,8 +65,9 @@ def make_app() -> App:
         result_action="return_value",
     )
     for name, (path, help_line) in COMMANDS.items():
-        usage = "Usage: paceline run [OPTIONS] SCRIPT [ARGS...]" if name == "run" else None
-        app.command(f"paceline.cli.{path}", name=name, help=help_line, usage=usage)
+        # An imported group of commands takes no settings.
+        usage = {"usage": "Usage: paceline run [OPTIONS] SCRIPT [ARGS...]"} if name == "run" else {}
+        app.command(f"paceline.cli.{path}", name=name, help=help_line, **usage)
     completing = "Let the shell complete commands and options."
     app.command("paceline.cli.completion:install_completion", name=COMPLETION, help=completing)
     return app
