@@ -101,7 +101,7 @@ class WatchedSteps(LoopPhases):
     _comm: SoloComm
     _sampler: SystemSampler | None = None
     agrees = stopped = False
-    _shows_progress = False
+    _is_launched = False
 
     def __init__(self, process: ScriptProcess, model: nn.Module, optimizer: Optimizer) -> None:
         self._process, self._optimizer = process, optimizer
@@ -200,8 +200,8 @@ class WatchedSteps(LoopPhases):
         self._samples = 0
         me.clock += 1
         recorder.close(me.clock)
-        self._process.heartbeat.beat(me.clock)
-        if self._shows_progress:
+        if self._is_launched:
+            self._process.heartbeat.beat(me.clock)
             self._records.stepped(me.clock, samples * me.workers, float("nan"), recorder.now)
 
     def _open(self, samples: int) -> None:
@@ -219,7 +219,7 @@ class WatchedSteps(LoopPhases):
         )
         me = Worker(self._comm.rank, self._comm.workers, params, params, buffers)
         self._observer = _observer(process, settings)
-        self._shows_progress = process.info.launch is not None
+        self._is_launched = process.info.launch is not None
         self._records = RunRecords(prepared, self._comm, self._observer, me)
         task = process.task(settings)
         self._held.enter_context(self._records.hold(task, None))
