@@ -38,7 +38,7 @@ GroupSettings = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScriptModel:
+class ServedModel:
     """What servers know of a script's model and optimizer, once the first mini-batch is there."""
 
     names: tuple[str, ...]
@@ -60,10 +60,10 @@ class ScriptModel:
         return Layout(self.names, self.shapes)
 
 
-def describe(replica: LoopReplica, codec: str, batch_sizes: tuple[int, ...]) -> ScriptModel:
+def describe(replica: LoopReplica, codec: str, batch_sizes: tuple[int, ...]) -> ServedModel:
     optimizer, layout = replica.users_optimizer, layout_of(replica.model)
     places = {id(one): place for place, one in enumerate(replica.flat.parameters)}
-    return ScriptModel(
+    return ServedModel(
         names=layout.names,
         shapes=layout.shapes,
         dtype=str(replica.flat.params.dtype).removeprefix("torch."),
@@ -117,7 +117,7 @@ def _import_path(kind: type[Optimizer]) -> str:
     return f"{module}:{name}"
 
 
-def make_optimizer(model: ScriptModel, groups: list[dict[str, Any]], script: str = "") -> Optimizer:
+def make_optimizer(model: ServedModel, groups: list[dict[str, Any]], script: str = "") -> Optimizer:
     """The optimizer of a script on other parameters; ``script`` is the file that ``__main__`` stands for."""
     module, _, name = model.optimizer.partition(":")
     if module == MAIN and script:
@@ -139,7 +139,7 @@ def make_optimizer(model: ScriptModel, groups: list[dict[str, Any]], script: str
         ) from error
 
 
-def make_shard(model: ScriptModel, rank: int, servers: int, script: str = "") -> ParameterShard:
+def make_shard(model: ServedModel, rank: int, servers: int, script: str = "") -> ParameterShard:
     """One server's slice, with the parameters that lie in it, or the parts of them that do."""
     layout = model.layout
     start, stop = slice_bounds(layout.elements, servers)[rank]

@@ -13,7 +13,7 @@ from torch.optim import SGD
 from paceline.jobs.job import Job
 from paceline.loop.process import ScriptProcess
 from paceline.loop.replica import ScriptData
-from paceline.loop.served import MODEL, GroupSettings, ScriptModel, check_groups, make_shard
+from paceline.loop.served import MODEL, GroupSettings, ServedModel, check_groups, make_shard
 from paceline.records.files import from_document
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.request import LONGEST
@@ -59,7 +59,7 @@ def run_script_server(process: ScriptProcess, script: str) -> ServerRun:
     store = MemberStore(info, timedelta(seconds=LONGEST))
     document: Any = json.loads(store.get(MODEL))
     store.set_timeout(timedelta(seconds=process.options.timeout))
-    model = from_document(document, ScriptModel)
+    model = from_document(document, ServedModel)
     torch.set_num_threads(process.options.threads)
     settings = process.settings(process.choose(None, None)[0], model.codec, model.batch_sizes)
     samples = sum(model.batch_sizes)
