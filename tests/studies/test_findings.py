@@ -34,6 +34,12 @@ def test_the_slowed_rank_of_a_real_run_is_named_with_its_factor() -> None:
     assert kinds(tuple(others)) == ["disturbed"]
 
 
+def test_a_rank_is_not_blamed_for_waits_that_are_longer_than_what_it_computes_longer(tmp_path: Path) -> None:
+    """As on a machine that is shared with other programs, where all ranks wait for their turn."""
+    fast, slow = replace(HEALTHY, wait=40e-3), replace(HEALTHY * 1.4, wait=36e-3)
+    assert "slow-rank" not in kinds(find(made_up(tmp_path, [totals(fast), totals(slow)])))
+
+
 def test_a_rank_that_is_always_slow_is_not_helped_by_a_staleness_bound() -> None:
     """It holds all others back in the end; nothing in this record tells what a smaller batch would take either."""
     remedies = {

@@ -75,9 +75,10 @@ class ObservedSteps:
 
     @cached_property
     def waited(self) -> float:
-        """The part of their steps that all but the slowest rank wait."""
+        """The part of their steps that all but the slowest rank wait for it: at most what it computes longer."""
+        longest = self.step(self.slowest).compute
         others = [self.step(rank) for rank in self.workers if rank != self.slowest]
-        return fmean(one.wait / one.total for one in others) if others else 0.0
+        return fmean(min(one.wait, longest - one.compute) / one.total for one in others) if others else 0.0
 
     @cached_property
     def sent(self) -> float:
