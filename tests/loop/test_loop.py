@@ -1,6 +1,8 @@
 """A script's own loop under ``paceline.distribute``: it ends as the same loop by hand does."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from paceline.loop.distribute import distribute
 from paceline.loop.process import ScriptProcess
 from paceline.loop.replica import LoopReplica
 from paceline.loop.sharding import shard
+from paceline.loop.watch import watch
 from paceline.runtimes.flat import own_memory
 from ports import free_ports
 
@@ -104,6 +107,19 @@ def test_a_strategy_that_a_script_cannot_have_is_refused(monkeypatch: pytest.Mon
     for spec, why in (("ssp", "servers"), ("sma:learners=2", "several models"), ("fedavg", "clients")):
         with pytest.raises(UsageError, match=why):
             distribute(model, optimizer, strategy=spec)
+
+
+@pytest.mark.parametrize("call", [distribute, watch])
+def test_a_model_and_an_optimizer_in_the_wrong_order_are_refused(
+    call: Callable[[nn.Module, torch.optim.Optimizer], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ScriptProcess, "current", None)
+    model: Any = nn.Linear(2, 1)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(UsageError, match=r"a SGD is given in place of a torch\.nn\.Module"):
+        call(optimizer, model)
+    with pytest.raises(UsageError, match=r"a Linear is given in place of a torch\.optim\.Optimizer"):
+        call(model, model)
 
 
 def test_an_optimizer_of_other_parameters_is_refused() -> None:

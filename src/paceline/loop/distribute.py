@@ -38,7 +38,7 @@ def distribute(
     a class of the script's own.
     """
     process = ScriptProcess.here()
-    process.check_free()
+    process.check_free(model, optimizer)
     process.take_group()
     asked = (
         None if strategy is None else spec_of(strategy, STRATEGIES, "strategy"),

@@ -13,6 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import ClassVar, Protocol
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
 
 from paceline.errors import UsageError, say_on_stderr
 from paceline.jobs.spec import JobSpec
@@ -162,7 +164,13 @@ class ScriptProcess:
     def join(self, joined: Joined) -> None:
         self.joined, self.has_joined = joined, True
 
-    def check_free(self) -> None:
+    def check_free(self, model: object, optimizer: object) -> None:
+        for name, given, kind in (("nn.Module", model, nn.Module), ("optim.Optimizer", optimizer, Optimizer)):
+            if not isinstance(given, kind):
+                raise UsageError(
+                    f"a {type(given).__name__} is given in place of a torch.{name}: call distribute(model, optimizer) "
+                    "or watch(model, optimizer)"
+                )
         if self.info.role == "server":
             raise UsageError(
                 f"{self.script} is imported by a server, for the optimizer that it defines, and trains when it is "

@@ -45,7 +45,7 @@ def watch(model: nn.Module, optimizer: Optimizer) -> "Watch":
     The model is in one process or under DistributedDataParallel, which may be what is given, or be made of it later.
     """
     process = ScriptProcess.here()
-    process.check_free()
+    process.check_free(model, optimizer)
     _check_unused(process)
     if process.is_plain:
         process.runs = RUNS
