@@ -25,6 +25,7 @@ from refusals import check_refused
 
 MISTAKES = {
     "train --strategy spp": "unknown strategy 'spp'",
+    "run --wrokers 2 script.py": "unknown option '--wrokers'; did you mean '--workers'?",
     "train --strategy local-sdg": "unknown strategy 'local-sdg'; did you mean 'local-sgd'?",
     "train --collective rign": "unknown collective 'rign'; did you mean 'ring'?",
     "train --collective ''": "unknown collective ''; choose one of: ",

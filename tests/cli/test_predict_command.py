@@ -192,6 +192,7 @@ def test_paleo_prints_its_own_table(capsys):
         ("mlp --device a100 --backend gloo", "backend gloo is for a measured machine"),
         ("mlp --device a100 --samples 60000", "samples 60000 needs epochs"),
         ("--times nowhere", "nowhere"),
+        ("--times latest", "runs holds no run of"),
         ("mlp --profile nowhere.json", "nowhere.json"),
         ("mlp --device a100 --job there:build", "both say what is trained"),
         ("mlp --device a100 --scaling strong --batch-size 4 --workers 8", "without a sample"),

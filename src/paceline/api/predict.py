@@ -95,7 +95,7 @@ def predict(
         threads: Cores of a CPU that a worker uses.
         memory: Of the device: "24 GiB", or bytes.
         profile: Instead of a device: a file of 'paceline calibrate', or "machine" for this machine's.
-        times: Instead of a device: the run folder of one worker.
+        times: Instead of a device: the run folder of one worker, or "latest".
         network: Between hosts: "25gbit", "30 Gbit/s,10 us", or bytes a second.
         per_host: Workers per host.
         inside: Between workers of a host, such as "nvlink3", or bytes a second.
@@ -146,6 +146,7 @@ def predict(
 
 
 def predict_settings(given: Mapping[str, Any]) -> "PredictRequest":
+    from paceline.records.folder import named_path
     from paceline.runtimes.threads import usual_threads
     from paceline.studies.predict import PredictRequest
 
@@ -154,7 +155,7 @@ def predict_settings(given: Mapping[str, Any]) -> "PredictRequest":
         ("memory", bytes_text),
         ("network", rate_text),
         ("inside", rate_text),
-        ("times", Path),
+        ("times", lambda run: named_path(Path(run))),
     ):
         if name in asked:
             asked[name] = read(asked[name])

@@ -56,7 +56,7 @@ class PredictOptions:
     profile: WherePath = None
     """Instead of a device: a file that 'paceline calibrate' wrote, or 'machine' for the profile of this machine."""
     times: WherePath = None
-    """Instead of a device: the run folder of one worker; a step takes as long as its typical step took there."""
+    """Instead of a device: the run folder of one worker, or latest; a step takes as long as its typical step there."""
     network: Annotated[str | None, Parameter(group=WHERE, allow_leading_hyphen=True)] = None
     """Between hosts: 25gbit, '30 Gbit/s,10 us' (default 10gbit, or as a profile has it); see 'paceline networks'."""
     per_host: WhereCount = None

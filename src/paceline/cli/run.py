@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Group, Parameter
@@ -127,10 +128,16 @@ def _run(request: "ScriptRequest", where: ProcessOptions, info: ProcessInfo | No
 
 def end_options(app: App, words: Sequence[str]) -> list[str]:
     """The words of this command with ``--`` before the script, whose own options are not ours to read."""
+    from paceline.cli.main import FLAGS
+
     takes_value = _takes_value(app)
     place = 1
     while place < len(words) and words[place].startswith("-") and words[place] != _END:
         option, given, _ = words[place].partition("=")
+        if option.startswith("--") and option not in (*takes_value, *FLAGS):
+            near = get_close_matches(option, takes_value, n=1)
+            guess = f"; did you mean {near[0]!r}?" if near else ""
+            raise UsageError(f"unknown option {option!r}{guess} (see 'paceline run --help')")
         place += 1 if given or not takes_value.get(option) else 2
         if option in ("-m", "--module"):
             break
