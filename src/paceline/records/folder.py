@@ -138,7 +138,9 @@ def latest_run(parent: Path) -> RunFolder:
         with suppress(DamagedFile, OSError):
             if read_sealed(path).get("runtime") == "live":
                 return RunFolder(path.parent)
-    raise UsageError(f"{parent} holds no run of 'paceline train', 'paceline run' or a script; name a folder, or the place where runs are")
+    raise UsageError(
+        f"{parent} holds no run of 'paceline train' or of a script; name a folder, or the place where runs are"
+    )
 
 
 def no_run(folder: RunFolder) -> UsageError:
