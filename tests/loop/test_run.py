@@ -61,6 +61,15 @@ def run_script(
     return run_paceline("run", *words, cwd=cwd, check=check)
 
 
+def test_an_option_of_paceline_after_the_script_is_explained(tmp_path: Path) -> None:
+    refuses = "import argparse; argparse.ArgumentParser().parse_args()"
+    done = run_script(refuses, "-np", "1", "script.py", "--strategy", "diloco", cwd=tmp_path, check=2)
+    assert (
+        "(exit code 2; --strategy after the script is the script's own, paceline's come before it)"
+        in done.stderr
+    )
+
+
 @pytest.mark.parametrize("module", [False, True])
 def test_a_script_sees_what_plain_python_shows_it(module: bool, tmp_path: Path) -> None:
     """If this failed, a script could not read its own options, or import what lies beside it."""

@@ -31,6 +31,8 @@ from paceline.runtimes.live.worker.guard import HasEnding, run_guarded
 from paceline.runtimes.settings import Settings
 
 _MAIN = "__main__"
+_OURS = ("--strategy", "--codec", "--workers", "--servers")
+"""Options of ``paceline run`` that may have been meant where a script is given one that it does not know."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +160,7 @@ def _work(
     except SystemExit as leaving:
         if leaving.code:
             process.close(failed=True)
-            raise _exited(leaving) from None
+            raise _exited(leaving, request.script) from None
     except KeyboardInterrupt:
         joined = process.joined
         if not (joined and joined.stopped):
@@ -191,12 +193,18 @@ def _interrupts(process: ScriptProcess) -> Iterator[None]:
             signal.signal(signum, before)
 
 
-def _exited(leaving: SystemExit) -> ScriptExited:
+def _exited(leaving: SystemExit, script: Script) -> ScriptExited:
     """With a code that is not 0; any other value is printed, as Python does."""
     code = leaving.code if isinstance(leaving.code, int) else 1
     if code is not leaving.code:
         sys.stderr.write(f"{leaving.code}\n")
-    return ScriptExited(f"exit code {code}", code & 0xFF)
+    ours = next((word for word in script.arguments if word.partition("=")[0] in _OURS), None)
+    hint = (
+        f"; {ours} after the script is the script's own, paceline's come before it"
+        if ours and code == 2
+        else ""
+    )
+    return ScriptExited(f"exit code {code}{hint}", code & 0xFF)
 
 
 def _show_workers_only(info: ProcessInfo) -> None:
