@@ -255,8 +255,8 @@ def test_offers_are_read_from_a_file_with_the_line_of_a_mistake(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("a100", "needs one of price and host-price"),
-        ("a100:price=1,host_price=2", "needs one of price and host-price"),
+        ("a100", "hardware 'a100': exactly one of price and host-price of a100 is needed"),
+        ("a100:price=1,host_price=2", "exactly one of price and host-price"),
         ("a10000:price=1", "unknown device 'a10000'"),
         ("a100:price=-1", "more than 0"),
         ("a100:price", "is not a setting"),

@@ -44,12 +44,11 @@ class Offer:
                 find_network(network)
         if (self.price is None) == (self.host_price is None):
             raise UsageError(
-                f"hardware {self.device!r} needs one of price and host-price, by the hour; price=1 counts worker-hours"
+                f"exactly one of price and host-price of {self.device} is needed, by the hour; price=1 counts "
+                "worker-hours"
             )
         if self.most > MOST_WORKERS:
-            raise UsageError(
-                f"most={self.most} of hardware {self.device!r} is too many: at most {MOST_WORKERS:,}"
-            )
+            raise UsageError(f"most={self.most} is too many: at most {MOST_WORKERS:,}")
 
     @property
     def is_profile(self) -> bool:
