@@ -211,6 +211,11 @@ def test_a_table_is_fitted():
     assert any(row["collective"] == "one-to-all" for row in found.rows)
 
 
+def test_a_page_is_made_of_runs_only():
+    with pytest.raises(paceline.UsageError, match="a int is in no folder"):
+        paceline.report(3)
+
+
 def test_a_page_is_made_of_a_loaded_run(tmp_path):
     run = paceline.simulate(cluster=CLUSTER, runs=tmp_path, **SHORT)
     page = paceline.report(run, out=tmp_path / "page.html")

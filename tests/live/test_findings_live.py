@@ -62,7 +62,7 @@ def test_a_starved_loader_is_named_at_the_end_of_its_run(tmp_path: Path) -> None
     [
         (["nowhere"], "paceline: nowhere does not exist: name a run folder"),
         (["--max-slowdown", "lots", "nowhere"], "'lots' is not a share"),
-        ([], "has nothing to be compared with"),
+        ([], "there is nothing to be compared"),
     ],
 )
 def test_wrong_words_are_refused_in_a_sentence(tmp_path: Path, words: list[str], sentence: str) -> None:

@@ -167,6 +167,31 @@ def test_a_prediction_of_another_model_is_told(tmp_path: Path) -> None:
     ]
 
 
+def test_predictions_of_one_model_are_named_by_what_they_are_on() -> None:
+    basis = Basis(level="catalogue", compute="x", links="x", interval="x")
+    series = (StrategyPrediction(strategy="all-reduce", rows=(row(),), findings=None),)
+    on = [
+        Prediction(
+            name="x",
+            parameters=7,
+            scaling="weak",
+            batch=16,
+            cost_model="x",
+            basis=basis,
+            series=series,
+            settings=settings,
+        )
+        for settings in ({"device": "a100", "network": "25gbit"}, {"device": "t4"})
+    ]
+    comparison = compare(on)
+    assert [one.name for one in comparison.sides] == [
+        "x on a100 over 25gbit (all-reduce, 2 workers)",
+        "x on t4 (all-reduce, 2 workers)",
+    ]
+    (answer,) = answers(comparison)
+    assert "and what is predicted may be off by" in answer
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [

@@ -34,9 +34,10 @@ def report(*runs: "str | Path | StudyResult[Any]", out: str | Path | None = None
 def _path(one: "str | Path | StudyResult[Any]") -> Path:
     if isinstance(one, str | Path):
         return named_path(Path(one))
-    folder = getattr(one.value, "folder", None)
+    value = getattr(one, "value", one)
+    folder = getattr(value, "folder", None)
     if folder is None:
         raise UsageError(
-            f"a {type(one.value).__name__} is in no folder: write its to_json() to a file, and name that"
+            f"a {type(value).__name__} is in no folder: write its to_json() to a file, and name that"
         )
     return Path(folder.path)

@@ -63,7 +63,7 @@ def _answer(comparison: RunComparison, one: SpeedDifference) -> str:
     if not one.is_told:
         return (
             f"No difference that can be told from the spread: {_called(one.other)} is {factor:.2f}x {word} {per} than "
-            f"{_called(one.first)}, and their steps vary by {percent(round(SIGMAS * one.spread, 3))}."
+            f"{_called(one.first)}, and {_uncertain(one)} by {percent(round(SIGMAS * one.spread, 3))}."
         )
     lost = "loss" if word == "slower" else "gain"
     cause, share = one.cause
@@ -71,6 +71,11 @@ def _answer(comparison: RunComparison, one: SpeedDifference) -> str:
         f"{_called(one.other)} is {factor:.2f}x {word} {per} than {_called(one.first)}. "
         f"{100 * share:.0f} % of the {lost} is {cause}: {_explained(one, cause)}."
     )
+
+
+def _uncertain(one: SpeedDifference) -> str:
+    predicted = "prediction" in (one.first.source, one.other.source)
+    return "what is predicted may be off" if predicted else "their steps vary"
 
 
 def _called(side: ComparedRun) -> str:

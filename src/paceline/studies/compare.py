@@ -198,10 +198,10 @@ def compare(given: Sequence[Path | RecordedRun | Prediction]) -> RunComparison:
     wanted = {one.config.settings.workers for one in read if isinstance(one, RecordedRun)}
     sides = [side for one in read for side in _sides(one, wanted)]
     if len(sides) < 2:
-        first = "nothing" if not sides else sides[0].name
-        raise UsageError(
-            f"{first} has nothing to be compared with: name two or more run folders or predictions"
+        alone = (
+            f"{sides[0].name} has nothing to be compared with" if sides else "there is nothing to be compared"
         )
+        raise UsageError(f"{alone}: name two or more run folders or predictions")
     return RunComparison(sides=tuple(sides))
 
 
@@ -209,8 +209,14 @@ def _sides(one: Path | RecordedRun | Prediction, wanted: set[int]) -> list[Compa
     if isinstance(one, RecordedRun):
         return [compared_run(str(one.folder.path), one)]
     if isinstance(one, Prediction):
-        return _chosen(_rows_of(one.name, one), wanted)
+        return _chosen(_rows_of(_called(one), one), wanted)
     return _of_file(one, wanted)
+
+
+def _called(prediction: Prediction) -> str:
+    """Its model, and on what: the same model is predicted on several devices and networks to compare them."""
+    where = [prediction.settings[name] for name in ("device", "network") if name in prediction.settings]
+    return f"{prediction.name} on {' over '.join(where)}" if where else prediction.name
 
 
 def compared_run(name: str, run: RecordedRun) -> ComparedRun:
