@@ -11,28 +11,30 @@ import paceline
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=3)
+parser.add_argument("--batch-size", type=int, default=16)
 parser.add_argument("--lr", type=float, default=0.05)
+parser.add_argument("--strategy")
 arguments = parser.parse_args()
 
 torch.manual_seed(1)
-teacher = nn.Linear(16, 4)
-inputs = torch.randn(1024, 16)
-data = TensorDataset(inputs, teacher(inputs).argmax(1))
-loader = DataLoader(data, batch_size=16, shuffle=True)
-model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+digits = paceline.Digits().load(None)
+loader = DataLoader(
+    TensorDataset(digits.train.inputs, digits.train.targets), arguments.batch_size, shuffle=True
+)
+model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=arguments.lr, momentum=0.9)
 criterion = nn.CrossEntropyLoss()
 
-worker = paceline.distribute(model, optimizer)
+worker = paceline.distribute(model, optimizer, strategy=arguments.strategy)
 shard = worker.shard(loader)
 
 for epoch in range(arguments.epochs):
-    for batch, targets in shard:
-        loss = criterion(model(batch), targets)
+    for inputs, targets in shard:
+        loss = criterion(model(inputs), targets)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
     with worker.central_model(), torch.no_grad():
-        accuracy = (model(inputs).argmax(1) == data.tensors[1]).float().mean().item()
+        accuracy = (model(digits.test.inputs).argmax(1) == digits.test.targets).float().mean().item()
     if worker.rank == 0:
         sys.stdout.write(f"epoch {epoch + 1}: accuracy {accuracy:.4f}\n")

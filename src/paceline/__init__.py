@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from paceline.errors import RunFailed as RunFailed
     from paceline.errors import UsageError as UsageError
     from paceline.jobs.data import TensorData as TensorData
+    from paceline.jobs.datasets import Digits as Digits
     from paceline.jobs.datasets import Images as Images
     from paceline.jobs.job import Data as Data
     from paceline.jobs.job import Job as Job
@@ -106,7 +107,7 @@ _NAMES = {
     "collectives.schedule": "Ranks Schedule reducing replacing",
     "errors": "RunFailed UsageError",
     "jobs.data": "TensorData",
-    "jobs.datasets": "Images",
+    "jobs.datasets": "Digits Images",
     "jobs.job": "Data Job Traceable",
     "jobs.partition": "ClientBatch Partition",
     "loop.distribute": "LoopWorker distribute",

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from test_loop import PAIR, run_pair, trained
+from test_loop import PAIR, trained
 from torch import nn
 
 import paceline
 from command import run_python
+from loop.pairs import run_ranks
 from paceline.collectives.traffic import ring_bytes
 from paceline.errors import UsageError
 from paceline.loop.process import ScriptProcess, script_settings
@@ -68,7 +69,7 @@ def test_a_slow_rank_is_named_and_a_watched_run_is_compared_with_a_distributed_o
     ours, by_hand = tmp_path / "ours", tmp_path / "by-hand"
     for home, how in ((ours, "all-reduce"), (by_hand, "watch-bare")):
         home.mkdir()
-        run_pair(PAIR, how, "model.pt", "40", cwd=home)
+        run_ranks(PAIR, how, "model.pt", "40", cwd=home)
     run = read_recorded(the_run(by_hand).path)
     slow = next(one for one in find(run) if one.kind == "slow-rank")
     assert "waiting for rank 1" in slow.sentence

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any, Self
 
 import torch
@@ -15,8 +14,9 @@ from paceline.codecs import CODECS
 from paceline.codecs.base import Codec
 from paceline.errors import UsageError
 from paceline.loop.process import ScriptProcess, check_script
+from paceline.loop.saved import read_state, saved_state
 from paceline.loop.sharding import shard
-from paceline.loop.steps import NUMBERS, LoopSteps
+from paceline.loop.steps import LoopSteps
 from paceline.specs import spec_of
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Strategy
@@ -61,10 +61,13 @@ class LoopWorker:
 
     def __init__(self, steps: LoopSteps) -> None:
         self._steps, self.rank, self.workers = steps, steps.comm.rank, steps.comm.workers
+        self._orders: list[torch.Generator] = []
 
     def shard(self, loader: "DataLoader[Any]") -> "DataLoader[Any]":
         """This worker's part of a loader's samples, as many batches as every other worker's."""
-        return shard(loader, self.rank, self.workers, self._steps.seed)
+        order = torch.Generator().manual_seed(self._steps.seed)
+        self._orders.append(order)
+        return shard(loader, self.rank, self.workers, order)
 
     def close(self) -> None:
         """Add up what all workers did: before the process group is destroyed, and else when the script ends."""
@@ -84,6 +87,20 @@ class LoopWorker:
             yield
         finally:
             self._steps.synchronize(True)
+
+    @contextmanager
+    def join(self) -> Iterator[None]:
+        """Workers may take different numbers of steps in this context; each waits at its end for all.
+
+        A worker whose loop has ended follows the others: their mean is without it, and its model stays like theirs.
+        """
+        self._steps.begin_join()
+        try:
+            yield
+        except BaseException:
+            self._steps.end_join(failed=True)
+            raise
+        self._steps.end_join(failed=False)
 
     @contextmanager
     def central_model(self) -> Iterator[nn.Module]:
@@ -109,27 +126,19 @@ class LoopWorker:
             steps.evaluated()
 
     def state_dict(self) -> dict[str, Any]:
-        """What the strategy and the codec keep on this worker, beside the model's and the optimizer's own states."""
-        run = self._steps.run
-        if run is None:
-            return self._steps.loaded
-        return {
-            "strategy": str(self._steps.settings.strategy),
-            "numbers": {name: getattr(run.me, name) for name in NUMBERS},
-            "state": {name: tensor.clone() for name, tensor in run.me.state.items()},
-            "position": asdict(run.position),
-        }
+        """What this worker needs to go on as if it had never stopped, beside the model's and the optimizer's states.
+
+        It is this rank's own: what the strategy and the codec keep, random streams, and the orders of sharded loaders.
+        """
+        steps = self._steps
+        steps.wait()
+        return saved_state(str(steps.settings.strategy), steps.replica, steps.run, self._orders, steps.loaded)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state: before the first step, with the model and the optimizer that were saved with it."""
-        spec = self._steps.settings.strategy
-        if self._steps.run is not None:
+        steps = self._steps
+        if steps.run is not None:
             raise UsageError(
                 "load_state_dict() comes too late: this worker has trained; call it before the first step"
             )
-        if state and state["strategy"] != spec:
-            raise UsageError(
-                f"the state is of strategy {state['strategy']!r}, and this run has {spec!r}; use the same, or leave "
-                "the state out"
-            )
-        self._steps.loaded = state
+        steps.loaded = read_state(state, str(steps.settings.strategy), steps.replica, self._orders)

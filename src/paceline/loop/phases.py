@@ -44,17 +44,17 @@ class LoopPhases(ABC):
     @abstractmethod
     def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None: ...
 
-    def _as_hook(self, hook: Callable[..., None]) -> Any:
+    def _as_hook(self, hook: Callable[..., Any]) -> Any:
         """A hook of a model that may be compiled: it is called, and never compiled itself."""
         apart = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
 
-        def called(*arguments: Any) -> None:
+        def called(*arguments: Any) -> Any:
             # Where nothing is compiled, leaving the compiler alone would cost more than many a hook.
-            (apart if torch.compiler.is_compiling() else hook)(*arguments)
+            return (apart if torch.compiler.is_compiling() else hook)(*arguments)
 
         return called
 
-    def _forward_begins(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+    def _forward_begins(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
         if model.training and torch.is_grad_enabled():
             self._take_batch(_rows(args, kwargs))
             self._begin_forward()
@@ -65,7 +65,7 @@ class LoopPhases(ABC):
             self.hooks.begin("forward")
             self.phase = "forward"
 
-    def _forward_ends(self, model: nn.Module, _: Any, output: Any) -> None:
+    def _forward_ends(self, model: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG002
         if not (model.training and torch.is_grad_enabled()):
             self.evaluated()
         elif self.phase == "forward":

@@ -1,7 +1,9 @@
 """A process that runs a user's script: what its launcher told it, and what is left to do when the script ends."""
 
 import atexit
+import os
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -32,7 +34,7 @@ from paceline.runtimes.session import Ending
 from paceline.runtimes.settings import Cadence, Settings
 from paceline.specs import shorten
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Strategy
+from paceline.strategies.base import Strategy, SyncPoint
 
 NO_STRATEGY = "none"
 """What is named in place of a strategy where the workers are only started, and perhaps measured."""
@@ -193,8 +195,16 @@ class ScriptProcess:
         return "budget"
 
     def end(self) -> None:
-        """The interpreter ends."""
-        self.close(failed=getattr(sys, "last_value", None) is not None)
+        """The interpreter ends; it would print what is raised here, and its exit code be 0."""
+        try:
+            self.close(failed=getattr(sys, "last_value", None) is not None)
+        except BaseException as error:
+            if isinstance(error, UsageError):
+                say_on_stderr(str(error))
+            else:
+                traceback.print_exc()
+            sys.stdout.flush()
+            os._exit(2 if isinstance(error, UsageError) else 1)
 
 
 def _show(_: Settings) -> Observer:
@@ -230,8 +240,25 @@ def check_script(settings: Settings, *, servers: bool) -> Strategy:
             f"{name} keeps the parameters on servers, and here are none; start the script with '{started}', or choose "
             "a strategy without servers"
         )
-    if strategy.learner_plan.count != 1:
-        raise UsageError(f"{name} trains several models a worker, and a script has one; {instead}")
+    plan = strategy.learner_plan
+    if plan.count is None:
+        raise UsageError(
+            f"{name} finds the number of learners by measuring a job, and a script's loop cannot be run to measure "
+            "it; give the number, such as learners=2"
+        )
+    if plan.compute == "together":
+        raise UsageError(
+            f"{name} computes its learners by one traced program, and a script computes its loss itself; leave "
+            "compute=together out"
+        )
+    if strategy.sync_point is SyncPoint.AFTER_ROUND and settings.workers > 1:
+        raise UsageError(
+            f"{name} has rounds in which workers take different numbers of steps, and a script's loop takes as many as "
+            "it has mini-batches; give the period in steps"
+        )
     if strategy.partition(settings.workers).clients:
-        raise UsageError(f"{name} divides the data among clients, and a script has its own; {instead}")
+        raise UsageError(
+            f"{name} divides the data among clients and chooses whose mini-batch comes next, and a script has its own "
+            f"data; {instead}"
+        )
     return strategy

@@ -10,6 +10,7 @@ from paceline.errors import UsageError
 from paceline.jobs.job import Job
 from paceline.jobs.partition import NO_CLIENTS, ClientBatch
 from paceline.jobs.sharding import Shards
+from paceline.loop.learners import copies_of, share_optimizer
 from paceline.runtimes.flat import Flat, FlatBuffers, Zeros
 from paceline.runtimes.live.worker.run import WorkerRun
 from paceline.runtimes.noise_scale import NoiseMeter
@@ -42,7 +43,7 @@ def prepare_script(
         name=settings.job.path or "",
         model=lambda: model,
         optimizer=lambda _: optimizer,
-        train=ScriptData(sum(settings.batch_sizes)),
+        train=ScriptData(sum(settings.batch_sizes) * (strategy.learner_plan.count or 1)),
     )
     return prepare_job(settings, job, strategy)
 
@@ -53,21 +54,30 @@ class LoopReplica(Replica):
     Gradients are in ``flat.grad`` when a backward has ended, wherever autograd has put them.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, rank: int, workers: int, zeros: Zeros) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, rank: int, workers: int, zeros: Zeros, learners: int = 1
+    ) -> None:
         self.model, self.users_optimizer = model, optimizer
         self.rank, self.workers, self.clients = rank, workers, NO_CLIENTS
         parameters = list(model.parameters())
         self.frozen = [one for one in parameters if not one.requires_grad]
         _check_optimizer(optimizer, parameters)
-        self.flat = Flat(parameters, zeros)
+        others = copies_of(model, learners)
+        share_optimizer(optimizer, model, others)
+        self.learners = (model, *others)
+        self.flat = Flat(parameters, zeros, [other.parameters() for other in others])
         self.device = self.flat.params.device
-        self.grads = [one.grad for one in self.flat.parameters if one.grad is not None]
-        """The views that hold the gradients."""
-        for one in self.flat.parameters:
-            one.grad = None
-        self.named_buffers = FlatBuffers([model])
+        self.parameters = [[p for p in one.parameters() if p.requires_grad] for one in self.learners]
+        """Of each learner, and so are the gradients."""
+        self.grads = [_views(row.data, self.flat) for row in self.flat.grad_rows]
+        """The views that hold the gradients. Each learner's tell by their version when they were written to."""
+        for own in self.parameters:
+            for one in own:
+                one.grad = None
+        self.named_buffers = FlatBuffers(self.learners)
         self.buffers = self.named_buffers.flat
-        self.learners = (model,)
+        self.training, self.follows = workers, False
+        """How many workers take part in the mean of the gradients, and whether this one only follows their steps."""
         self.rows = self.rows_before = 0
         """Samples that the model was called with in this step so far, and in the step before."""
 
@@ -76,12 +86,40 @@ class LoopReplica(Replica):
         self.job, self.shards = job, shards
         self.noise = _NoNoise(shards, self.rank, 1)
 
+    @property
+    def versions(self) -> list[int]:
+        """How often each learner's gradient has been written to."""
+        return [views[0]._version for views in self.grads]
+
+    def is_zeroed(self, versions: list[int]) -> bool:
+        """Whether the first learner's gradient is gone since it was of this version."""
+        parameters = self.parameters[0]
+        if all(one.grad is None for one in parameters):
+            return True
+        changed = self.versions[0] != versions[0]
+        return changed and not any(one.grad is not None and one.grad.any() for one in parameters)
+
+    def forget_with_first(self) -> None:
+        """The script has the first learner's parameters: where it has zeroed their gradients, so are the others'."""
+        if self.parameters[1:] and self.is_zeroed([-1]):
+            for own in self.parameters[1:]:
+                for one in own:
+                    one.grad = None
+
+    def check_changed_alike(self, versions: list[int]) -> None:
+        first, *others = (one - before for one, before in zip(self.versions, versions, strict=True))
+        if others and any(one != first for one in others):
+            raise UsageError(
+                f"the gradients of model.parameters() were changed before optimizer.step(), and the other "
+                f"{len(others)} learners' were not: they are not the model's; leave clipping out, or choose learners=1"
+            )
+
     def samples(self, step: int, batch: ClientBatch | None = None) -> int:  # noqa: ARG002
-        return max(1, self.rows)
+        return 0 if self.follows else max(1, self.rows)
 
     def share(self, step: int) -> float:  # noqa: ARG002
         """All workers count alike, as with DistributedDataParallel."""
-        return 1 / self.workers
+        return 1 / self.training
 
     def total(self, step: int) -> int:  # noqa: ARG002
         return self.rows_before * self.workers
@@ -109,10 +147,29 @@ class LoopRun(WorkerRun):
 
     replica: LoopReplica
 
+    waits = False
+
+    @property
+    def rank(self) -> int:
+        return self.me.rank
+
+    @property
+    def workers(self) -> int:
+        return self.me.workers
+
+    @property
+    def clock(self) -> int:
+        return self.me.clock
+
     def arm(self) -> None:
         """The next backward completes the gradient: what can be reduced while it runs is."""
         if self._overlap:
-            self._overlap.begin(self._share, scaled=False)
+            self._overlap.begin(self.replica.share(self.me.clock), scaled=False)
+
+    def reduce_gradient(self) -> None:
+        self.waits = True
+        super().reduce_gradient()
+        self.waits = False
 
     def disarm(self) -> None:
         if self._overlap:
@@ -137,13 +194,22 @@ class LoopRun(WorkerRun):
     def _count_gradient(self) -> None:
         self.me.samples = self.replica.samples(self.me.clock)
         self.replica.rows_before = self.me.samples
-        super()._count_gradient()
+        if not self.replica.follows:
+            super()._count_gradient()
+
+    def _count_step(self) -> None:
+        self.me.rate_factor = self.replica.base_rate  # strategies look at how it changes
+        super()._count_step()
 
     def _probe(self) -> None:
         """A script's data cannot be taken beside its loop."""
 
     def _save(self, _: Save) -> None:
         """A script saves what it wants to."""
+
+
+def _views(row: Tensor, flat: Flat) -> list[Tensor]:
+    return [one[0] for one in flat.stacked(row.view(1, -1))]
 
 
 def _check_optimizer(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:

@@ -27,19 +27,32 @@ class DealtSampler(Sampler[Any]):
         return islice(self._sampler, self._rank, len(self) * self._workers, self._workers)
 
 
-def shard(loader: "DataLoader[Any]", rank: int, workers: int, seed: int) -> "DataLoader[Any]":
+class DealtStream(IterableDataset[Any]):
+    """Every ``workers``-th sample of a stream; what is left over at its end is dropped.
+
+    The stream must give the same on all workers. Where several processes load parts of it, each deals its own.
+    """
+
+    def __init__(self, stream: IterableDataset[Any], rank: int, workers: int) -> None:
+        self._stream, self._rank, self._workers = stream, rank, workers
+
+    def __len__(self) -> int:
+        return len(self._stream) // self._workers  # type: ignore[arg-type]  # a stream may have a length
+
+    def __iter__(self) -> Iterator[Any]:
+        samples = iter(self._stream)
+        while len(group := list(islice(samples, self._workers))) == self._workers:
+            yield group[self._rank]
+
+
+def shard(loader: "DataLoader[Any]", rank: int, workers: int, order: torch.Generator) -> "DataLoader[Any]":
     """A loader of this worker's part: samples are dealt, or whole batches where the loader has a batch sampler.
 
-    A random order becomes that of ``seed``, which is the same on all workers. One worker has the loader itself, and so
-    has one whose loader has a DistributedSampler.
+    A random order is drawn from ``order``, which is the same on all workers. One worker has the loader itself, and so
+    has one whose loader has a DistributedSampler. Of a stream, every worker reads all and keeps its part.
     """
     if workers == 1 or isinstance(loader.sampler, DistributedSampler):
         return loader
-    if isinstance(loader.dataset, IterableDataset):
-        raise UsageError(
-            f"{type(loader.dataset).__name__} is an IterableDataset, whose samples cannot be dealt by number; have it "
-            "give each worker its own by worker.rank and worker.workers, and use the loader without shard()"
-        )
     common: dict[str, Any] = {
         name: getattr(loader, name)
         for name in (
@@ -53,11 +66,14 @@ def shard(loader: "DataLoader[Any]", rank: int, workers: int, seed: int) -> "Dat
             "persistent_workers",
         )
     }
+    if isinstance(loader.dataset, IterableDataset):
+        stream = DealtStream(loader.dataset, rank, workers)
+        return DataLoader(stream, loader.batch_size, drop_last=loader.drop_last, **common)
     if type(loader.batch_sampler) is not BatchSampler and loader.batch_sampler is not None:
         dealt = DealtSampler(loader.batch_sampler, rank, workers)
         made = DataLoader(loader.dataset, batch_sampler=dealt, **common)
     else:
-        dealt = DealtSampler(_ordered(loader.sampler, seed), rank, workers)
+        dealt = DealtSampler(_ordered(loader.sampler, order), rank, workers)
         size, last = loader.batch_size, loader.drop_last
         made = DataLoader(loader.dataset, size, sampler=dealt, drop_last=last, **common)
     if not len(made):
@@ -68,8 +84,7 @@ def shard(loader: "DataLoader[Any]", rank: int, workers: int, seed: int) -> "Dat
     return made
 
 
-def _ordered(sampler: Any, seed: int) -> Any:
+def _ordered(sampler: Any, order: torch.Generator) -> Any:
     if type(sampler) is not RandomSampler:
         return sampler
-    generator = torch.Generator().manual_seed(seed)
-    return RandomSampler(sampler.data_source, sampler.replacement, sampler._num_samples, generator)
+    return RandomSampler(sampler.data_source, sampler.replacement, sampler._num_samples, order)

@@ -15,29 +15,36 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from paceline.errors import RunFailed, UsageError, say_on_stderr
+from paceline.loop.barrier import LoopBarrier
+from paceline.loop.learners import RowBlocks
 from paceline.loop.phases import LoopPhases
 from paceline.loop.process import ScriptProcess
 from paceline.loop.replica import LoopReplica, LoopRun, prepare_script
+from paceline.loop.saved import begin_at
 from paceline.loop.served import MODEL, ServedOptimizer, describe
+from paceline.loop.uneven import UnevenLoops
 from paceline.records.events import EventWriter
 from paceline.records.files import to_document
 from paceline.records.load import SystemSampler
 from paceline.runtimes.live.run_store import MemberStore, check_equal
-from paceline.runtimes.live.worker.comm import SoloComm, join_group
+from paceline.runtimes.live.worker.comm import ProcessGroupComm, SoloComm, join_group
 from paceline.runtimes.live.worker.run import Computation
 from paceline.runtimes.live.worker.server_comm import ServerComm
 from paceline.runtimes.live.worker.start import agree_to_stop, sample_system
 from paceline.runtimes.prepare import check_settings
-from paceline.runtimes.session import Ending, Position, Session
+from paceline.runtimes.session import Ending, Session
 from paceline.runtimes.settings import Settings
-from paceline.strategies.base import SyncPoint
-from paceline.strategies.effects import Apply, Gradient
+from paceline.strategies.effects import Apply, Gradient, Program, Wait
 
-NUMBERS = ("clock", "samples_since_sync", "total_weight")
-"""Of a worker, that its state has beside the strategy's own."""
+TOGETHER = "all workers must get there after equally many steps"
+EVENLY = (
+    "all workers must take equally many steps: divide the data by worker.shard(loader), or put the loop in 'with "
+    "worker.join():'"
+)
 
 
 class LoopSteps(LoopPhases):
@@ -48,6 +55,9 @@ class LoopSteps(LoopPhases):
     _computations: Generator[Computation, None, Ending]
     _recording: AbstractContextManager[EventWriter]
     _sampler: SystemSampler | None = None
+    _barrier: LoopBarrier | None = None
+    _uneven: UnevenLoops | None = None
+    """Inside of ``join``."""
 
     def __init__(
         self, process: ScriptProcess, settings: Settings, model: nn.Module, optimizer: Optimizer
@@ -59,7 +69,11 @@ class LoopSteps(LoopPhases):
         served = check_settings(settings).served
         self.comm: SoloComm = self._join_servers() if served else self._join_group()
         check_equal(self.comm.exchange({"strategy": settings.strategy, "codec": settings.codec}))
-        self.replica = LoopReplica(model, optimizer, self.comm.rank, self.comm.workers, self.comm.zeros)
+        learners = check_settings(settings).learner_plan.count or 1
+        self.replica = LoopReplica(
+            model, optimizer, self.comm.rank, self.comm.workers, self.comm.zeros, learners
+        )
+        self._blocks = RowBlocks(self.replica.learners)
         self._served: ServedOptimizer | None = None
         if isinstance(self.comm, ServerComm):
             self._served = ServedOptimizer(self.replica, self.comm, process.info.servers)
@@ -70,7 +84,9 @@ class LoopSteps(LoopPhases):
         self._stack = ExitStack()
         self._ending: Ending = "budget"
         self._syncs = True
-        self._in_backward = self._complete = False
+        self._in_backward = self._filled = self._complete = self._following = False
+        self._versions: list[int] = []
+        """How often the gradients had been written to when they were complete."""
         self._registered = self.register(model, optimizer)
 
     def _join_group(self) -> SoloComm:
@@ -88,8 +104,9 @@ class LoopSteps(LoopPhases):
 
     def register(self, model: nn.Module, optimizer: Optimizer) -> list[RemovableHandle]:
         accumulated = [
-            one.register_post_accumulate_grad_hook(partial(self._accumulated, index))  # type: ignore[no-untyped-call]
-            for index, one in enumerate(self.replica.flat.parameters)
+            one.register_post_accumulate_grad_hook(partial(self._accumulated, view))  # type: ignore[no-untyped-call]
+            for parameters, views in zip(self.replica.parameters, self.replica.grads, strict=True)
+            for one, view in zip(parameters, views, strict=True)
         ]
         return [*super().register(model, optimizer), *accumulated]
 
@@ -109,6 +126,13 @@ class LoopSteps(LoopPhases):
     def _central(self) -> tuple[Tensor, Tensor] | None:
         """None where all workers stop here: those of servers learn of a stop when they synchronize."""
         assert self.run is not None
+        if self._uneven:
+            raise UsageError(
+                "central_model() inside of join(), where workers whose loops have ended do not come; use it after "
+                "join()"
+            )
+        self._take_skipped()
+        self._meet("central_model()", TOGETHER)
         self.run.heartbeat.enter("exchange")
         found: tuple[Tensor, Tensor] | None = self.run.carry_out(self._session.central())
         self.run.heartbeat.enter("starting")
@@ -116,11 +140,53 @@ class LoopSteps(LoopPhases):
             self._ending = "interrupted"
         return found
 
+    def wait(self) -> None:
+        """Have the result of every reduction that was started: no state has half of one."""
+        if self.run:
+            self.run.carry_out(_waited())
+
     def evaluated(self) -> None:
         """What was done since the last step was an evaluation, and belongs to none."""
         if self.run and self.phase == "data":
             self.run.recorder.mark("evaluate")
             self.run.recorder.close(self.run.me.clock)
+
+    def begin_join(self) -> None:
+        if self._uneven:
+            raise UsageError(
+                "join() inside of join(): workers wait for each other at the end of the outer one"
+            )
+        if not self.comm.alone and not self._served:  # servers wait for nobody who has ended
+            self._uneven = UnevenLoops(self)
+
+    def end_join(self, *, failed: bool) -> None:
+        """This worker's loop has ended: follow the others until theirs have, unless an exception ended it."""
+        uneven = self._uneven
+        if uneven and not failed:
+            if self.run is None:  # without a mini-batch
+                self._open(0)
+            self._take_skipped()
+            run, replica = self.run, self.replica
+            assert run is not None
+            self._following = replica.follows = True
+            run.me.samples = 0
+            try:
+                uneven.follow_others()
+            finally:
+                self._following, replica.follows, self._uneven = False, False, None
+            replica.training = self.comm.workers
+            run.arm()
+            run.recorder.close(run.me.clock)
+            self.phase = "data"
+            self._process.heartbeat.enter("starting")
+        self._uneven = None
+
+    def _meet(self, where: str, together: str) -> None:
+        """Wait for all workers to be at this point of their scripts."""
+        assert self.run is not None
+        self.run.heartbeat.enter("exchange")
+        if self._barrier:
+            self._barrier.wait(where, together)
 
     @property
     def agrees(self) -> bool:
@@ -139,6 +205,14 @@ class LoopSteps(LoopPhases):
             )
             self.abandon()
             return self._ending
+        if self.run is not None:
+            try:
+                if not self.stopped:
+                    self._take_skipped()
+                self._meet("the end of its script", EVENLY)
+            except BaseException:
+                self.abandon()
+                raise
         self._remove_hooks()
         run = self.run
         with self._stack:
@@ -146,6 +220,8 @@ class LoopSteps(LoopPhases):
                 if self._served and not self.stopped:  # the others may have steps to take
                     self._central()
                 self._process.heartbeat.enter("finishing")
+                if self._barrier:
+                    self._barrier.close()
                 self._computations.close()
                 run.settle()
                 self._recording.__exit__(None, None, None)
@@ -157,6 +233,8 @@ class LoopSteps(LoopPhases):
     def abandon(self) -> None:
         """The script has failed: keep what was recorded, and let the other workers notice at once."""
         self._remove_hooks()
+        if self._barrier:
+            self._barrier.close()
         if self.run is not None:
             self.run.recorder.give_up(self.run.me.clock)
             self._recording.__exit__(None, None, None)
@@ -171,7 +249,8 @@ class LoopSteps(LoopPhases):
     def _open(self, rows: int) -> LoopRun:
         """All workers have their first mini-batch: the run begins, and its program asks for the first gradient."""
         process, replica = self._process, self.replica
-        sizes = tuple(self.comm.exchange(max(1, rows)))
+        learners = len(replica.learners)
+        sizes = tuple(self.comm.exchange(max(1, rows // learners)))
         settings = process.settings(self.settings.strategy, self.settings.codec, sizes)
         if isinstance(self.comm, ServerComm) and self.comm.rank == 0:
             self.comm.post(MODEL, to_document(describe(replica, settings.codec, sizes)))
@@ -182,7 +261,7 @@ class LoopSteps(LoopPhases):
         self._stack.enter_context(run.records.hold(task, None))
         process.heartbeat.show(run.records.folder.path)
         run.records.open(0, restored=True)
-        self._load(run)
+        begin_at(self.loaded, run)
         self._sampler = (
             sample_system(run.records, task, self._observer) if process.info.local_rank == 0 else None
         )
@@ -193,18 +272,12 @@ class LoopSteps(LoopPhases):
         self._recording = run.recording(task.before_hard_end, self._sampler)
         self._session = run.begin_session(self._recording.__enter__(), stop)
         self._computations = run.computations(self._session)
-        self.run = run
+        self.run = self.hooks = run
+        if isinstance(self.comm, ProcessGroupComm):
+            self._barrier = LoopBarrier(self.comm.open_store(), run, process.options.timeout)
         self._resume(Gradient)
         self.synchronize(self._syncs)
         return run
-
-    def _load(self, run: LoopRun) -> None:
-        if not self.loaded:
-            return
-        for name in NUMBERS:
-            setattr(run.me, name, self.loaded["numbers"][name])
-        run.me.state.update({name: one.to(self.replica.device) for name, one in self.loaded["state"].items()})
-        run.position = Position(**self.loaded["position"])
 
     def _resume(self, expected: type[Computation]) -> None:
         """Let the program go on to what it computes next; where all workers have agreed to stop, stop the script."""
@@ -219,63 +292,111 @@ class LoopSteps(LoopPhases):
                 f"{expected.__name__}; let it yield Gradient() and Apply() in turn"
             )
 
+    def _forward_begins(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
+        if not _trains(model):
+            return None
+        super()._forward_begins(model, args, kwargs)
+        return None if len(self.replica.learners) == 1 else self._blocks.cut(args, kwargs)
+
     def _take_batch(self, samples: int) -> None:
+        self._take_skipped()
         if self.run is None:
-            self.hooks = self._open(samples)
+            self._open(samples)
+        if not self.replica.rows:
+            self.replica.forget_with_first()
         self.replica.rows += samples
 
-    @torch.no_grad()
-    def _accumulated(self, index: int, parameter: Tensor) -> None:
-        """Move a gradient that autograd has put elsewhere into the flat vector."""
-        if self.run is None:
-            raise UsageError(
-                "a gradient of the model was computed without a call of the model: call model(...) itself, and not "
-                "one of its parts or methods"
-            )
-        if not self._in_backward:
-            self._in_backward = True
-            self._backward_begins(parameter)
-            torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
-        grad, view = parameter.grad, self.replica.grads[index]
-        if grad is not view and grad is not None:
-            self._check_skipped()
-            view.copy_(grad)
-            parameter.grad = view
+    def _forward_ends(self, model: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG002
+        if not _trains(model):
+            if not _in_backward():
+                self.evaluated()
+            return None
+        joined = output if len(self.replica.learners) == 1 else self._blocks.join(output)
+        for one in tree_leaves(joined):
+            if isinstance(one, Tensor) and one.requires_grad:
+                one.register_hook(self._backward_begins)  # type: ignore[no-untyped-call]
+        return None if joined is output else joined
 
-    def _check_skipped(self) -> None:
+    def _take_skipped(self) -> None:
         """A complete gradient was thrown away without a step, as a GradScaler does with one that is not finite.
 
-        Where gradients are averaged all workers do so alike.
+        Where gradients are averaged, all workers do so alike and the next gradient takes its place, and so it does with
+        servers, which count no steps. Workers that train apart count it as a step, in which the optimizer does nothing.
         """
         run = self.run
-        if self._complete and run and not run.reduces and self.comm.workers > 1:
-            point = run.prepared.strategy.sync_point
-            if point is SyncPoint.EVERY_STEP:
-                raise UsageError(
-                    f"rank {self.comm.rank} has skipped a step after step {run.me.clock}, and with strategy "
-                    f"{self.settings.strategy!r} all workers must take the same number of steps; step whenever "
-                    "gradients are zeroed (with a GradScaler, use bfloat16 without one), or choose all-reduce"
-                )
+        if not (self._complete and run) or run.reduces or self._served:
+            return
+        if self.replica.is_zeroed(self._versions):
+            run.end("data")
+            self.take_step(compute=False)
+
+    def take_step(self, *, compute: bool = True) -> None:
+        """Let the program go through one step, with or without the optimizer's."""
+        self._complete = False
+        if self._uneven and not self._following:
+            self._uneven.before_step()
+        self._resume(Apply)
+        if compute:
+            self.replica.users_optimizer.step()
+        self._resume(Gradient)
+
+    def _backward_begins(self, _: Tensor) -> None:
+        run = self.run
+        if self._in_backward or run is None:
+            return
+        self._in_backward, self._filled = True, False
+        torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
+        run.end("forward" if self.phase == "forward" else "data")
+        run.begin("backward")
+
+    @torch.no_grad()
+    def _accumulated(self, view: Tensor, parameter: Tensor) -> None:
+        """Move a gradient that autograd has put elsewhere into the flat vector."""
+        run = self.run
+        if run is None:
+            raise UsageError(
+                "a gradient of the model was computed without a call of the model: call model(...) itself, and not "
+                "one of its parts or methods, and not in checkpoint(..., use_reentrant=True)"
+            )
+        self._backward_begins(parameter)
+        if not self._filled:
+            self._filled = True
+            if self._uneven and self._syncs and run.reduces:
+                run.end("backward")
+                self._uneven.before_reduction()
+                run.begin("backward")
+                run.arm()
+        grad = parameter.grad
+        if grad is not view and grad is not None:
+            view.copy_(grad)
+            parameter.grad = view
 
     @torch.no_grad()
     def _backward_ended(self) -> None:
         run = self.run
         assert run is not None
         self._in_backward = False
-        self._end_backward()
+        run.end("backward")
+        self.phase = "data"
+        if not self._filled:  # torch.autograd.grad: what it has found belongs to a loss that is still to come
+            run.begin("forward")
+            self.phase = "forward"
+            return
         if not self._syncs:
             return
         if run.reduces or self._served:  # another worker may have a gradient of what this one has not used
-            for parameter, view in zip(self.replica.flat.parameters, self.replica.grads, strict=True):
+            for parameter, view in zip(self.replica.flat.parameters, self.replica.grads[0], strict=True):
                 if parameter.grad is None:
                     view.zero_()
                     parameter.grad = view
         run.reduce_gradient()
         run.arm()
         run.heartbeat.enter("starting")
-        self._complete = True
+        self._complete, self._versions = True, self.replica.versions
 
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._following:
+            return
         if args[1:] or kwargs.get("closure") is not None:  # the first one is the optimizer
             raise UsageError(
                 f"{type(optimizer).__name__}.step(closure) computes gradients by itself; call backward, then step()"
@@ -290,6 +411,7 @@ class LoopSteps(LoopPhases):
                 "optimizer.step() without a gradient of the whole step: the last backward of a step must be outside "
                 "of worker.no_sync(), after a call of the model"
             )
+        self.replica.check_changed_alike(self._versions)
         self._complete = False
         if self._served:
             self._served.begin_step()
@@ -297,15 +419,33 @@ class LoopSteps(LoopPhases):
             self._resume(Gradient)
             self._served.hide_gradients()
             return
-        for one in self.replica.flat.parameters:
-            if not one.requires_grad:
-                one.grad = None
+        for parameters in self.replica.parameters:
+            for one in parameters:
+                if not one.requires_grad:
+                    one.grad = None
+        if self._uneven:
+            self._uneven.before_step()
         self._resume(Apply)
 
     def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
+        if self._following:
+            return
         if self._served:
             self._served.show_gradients()
         else:
             self._resume(Gradient)
         self.phase = "data"
         self._process.heartbeat.enter("starting")  # whatever the script does next takes as long as it takes
+
+
+def _waited() -> Program:
+    yield Wait()
+
+
+def _trains(model: nn.Module) -> bool:
+    """Whether a call of the model is for a gradient, and not one that checkpointing repeats in backward."""
+    return model.training and torch.is_grad_enabled() and not _in_backward()
+
+
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1

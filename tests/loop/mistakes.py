@@ -1,0 +1,48 @@
+"""Loops of workers that do not fit together: ``mistakes.py NAME``, one rank of two."""
+
+import sys
+
+import torch
+from torch import nn
+
+import paceline
+
+
+def main(name: str) -> None:
+    torch.manual_seed(1)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rates = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    worker = paceline.distribute(
+        model, optimizer, strategy="local-sgd:period=2" if name == "apart" else "all-reduce"
+    )
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            model(torch.randn(3, 4)).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if name == "rates":
+                rates.step()
+
+    match name:
+        case "uneven" | "apart":
+            train(5 + worker.rank)
+        case "alone":
+            train(5)
+            if worker.rank == 0:
+                with worker.central_model():
+                    pass
+            train(1)
+        case "rates":
+            with worker.join():
+                train(5 + worker.rank)
+        case "inside":
+            with worker.join():
+                train(5)
+                with worker.central_model():
+                    pass
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,109 @@
+"""The examples that a user copies: each under four strategies, with two workers and alone."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed import checkpoint as dcp
+
+import paceline
+from loop.pairs import run_in_turn
+from paceline.loop.process import ScriptProcess
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+STRATEGIES = (
+    "all-reduce",
+    "local-sgd:period=4",
+    "diloco:period=8,overlap=4",
+    "post-local:switch=10,period=4",
+)
+LEARNS = {
+    "plain_loop": ("accuracy", 0.5),
+    "mixed_precision": ("accuracy", 0.3),
+    "language_model": ("perplexity", 60.0),
+    "uneven_data": ("accuracy", 0.4),
+    "checkpoints": ("accuracy", 0.5),
+}
+"""What each shows after an epoch, and what it has learnt by then."""
+
+
+def script(name: str, *options: object) -> str:
+    return shlex.join([str(EXAMPLES / f"{name}.py"), *map(str, options)])
+
+
+@pytest.mark.parametrize("name", LEARNS)
+def test_an_example_learns_under_every_strategy(name: str, tmp_path: Path) -> None:
+    own = {one: ("--checkpoints", tmp_path / f"checkpoints-{place}") for place, one in enumerate(STRATEGIES)}
+    scripts = [
+        script(name, "--epochs", 1, "--strategy", one, *(own[one] if name == "checkpoints" else ()))
+        for one in STRATEGIES
+    ]
+    first, _ = run_in_turn(scripts, tmp_path)
+    shows, bound = LEARNS[name]
+    for out in first:
+        found = re.search(rf"epoch 1: .*{shows} ([\d.]+)", out)
+        assert found, out
+        value = float(found[1])
+        assert value < bound if shows == "perplexity" else value > bound, out
+
+
+@pytest.mark.parametrize(
+    ("workers", "options"),
+    [
+        (1, ("--strategy", "all-reduce")),
+        (2, ("--strategy", "all-reduce", "--codec", "top-k:ratio=0.1")),
+        (2, ("--strategy", "diloco:period=8,overlap=4")),
+    ],
+)
+def test_a_script_that_is_started_again_goes_on_as_if_it_had_never_stopped(
+    workers: int, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    """With shuffled data, dropout, batch norm and a schedule."""
+    folders = ("--checkpoints", tmp_path / "through"), ("--checkpoints", tmp_path / "stopped")
+    through, stopped, resumed = run_in_turn(
+        [
+            script("checkpoints", "--epochs", 2, *folders[0], *options),
+            script("checkpoints", "--epochs", 1, *folders[1], *options),
+            script("checkpoints", "--epochs", 2, *folders[1], *options),
+        ],
+        tmp_path,
+        workers,
+    )[0]
+    lines = [re.findall(r"^epoch .*$", out, re.M) for out in (through, stopped, resumed)]
+    assert len(lines[0]) == 2
+    assert lines[0] == lines[1] + lines[2]
+
+
+def test_distributed_checkpoints_have_the_workers_state(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whose length nobody knows before it is loaded."""
+    monkeypatch.chdir(tmp_path)
+
+    def trained(steps: int, *, load: bool) -> list[torch.Tensor]:
+        monkeypatch.setattr(ScriptProcess, "current", None)
+        torch.manual_seed(1)
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        worker = paceline.distribute(model, optimizer, strategy="diloco:period=3")
+        name = f"worker-{worker.rank}"
+        if load:
+            parts = {"model": model.state_dict(), name: worker}
+            dcp.load(parts, checkpoint_id=tmp_path / "saved")
+            model.load_state_dict(parts["model"])
+        for _ in range(steps):
+            model(torch.randn(3, 4)).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        if steps == 5:
+            dcp.save({"model": model.state_dict(), name: worker}, checkpoint_id=tmp_path / "saved")
+        process = ScriptProcess.current
+        assert process is not None
+        process.close(failed=False)
+        return [one.detach().clone() for one in model.parameters()]
+
+    through, _, resumed = trained(9, load=False), trained(5, load=False), trained(4, load=True)
+    assert all(torch.equal(*pair) for pair in zip(through, resumed, strict=True))

@@ -1,0 +1,162 @@
+"""What a loop cannot do is refused in a sentence, and nobody waits for ever."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+import paceline
+from loop.pairs import start_ranks
+from paceline.errors import UsageError
+from paceline.loop.process import ScriptProcess
+from paceline.loop.sharding import shard
+
+MISTAKES = str(Path(__file__).parent / "mistakes.py")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "uneven",
+            "rank 0 is at the end of its script after step 5, and rank 1 goes on with step 6; all workers must take "
+            "equally many steps: divide the data by worker.shard(loader), or put the loop in 'with worker.join():'",
+        ),
+        (
+            "apart",
+            "rank 0 is at the end of its script after step 5, and rank 1 ",
+        ),
+        (
+            "alone",
+            "rank 0 is at central_model() after step 5, and rank 1 goes on with step 6; all workers must get there",
+        ),
+        (
+            "rates",
+            "the learning rate after join() is 0.059049 on rank 0 and 0.0531441 on rank 1: a scheduler was",
+        ),
+        ("inside", "central_model() inside of join()"),
+    ],
+)
+def test_workers_whose_loops_do_not_fit_together_end_with_a_sentence(
+    name: str, sentence: str, tmp_path: Path
+) -> None:
+    try:
+        done = start_ranks(MISTAKES, name, cwd=tmp_path, seconds=30)
+    except subprocess.TimeoutExpired:
+        pytest.fail("the workers wait for each other")
+    assert any(sentence in err for _, _, err in done), done
+    assert all(code != 0 for code, _, _ in done), done
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A process that is the only worker, and whose run is dropped afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ScriptProcess, "current", None)
+    yield
+    process = ScriptProcess.current
+    if process is not None and process.joined is not None:
+        process.joined.abandon()
+        process.joined = None
+
+
+def model_and_optimizer(rate: float = 0.1) -> tuple[nn.Sequential, torch.optim.SGD]:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    return model, torch.optim.SGD(model.parameters(), lr=rate)
+
+
+def test_two_optimizers_are_refused(alone: None) -> None:
+    """As of a generator and a discriminator."""
+    model, _ = model_and_optimizer()
+    first = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    with pytest.raises(UsageError, match="2 trainable parameters of the model are in no group of the SGD"):
+        paceline.distribute(model, first)
+
+
+def test_a_second_model_is_refused(alone: None) -> None:
+    paceline.distribute(*model_and_optimizer())
+    with pytest.raises(UsageError, match="twice in one process"):
+        paceline.distribute(*model_and_optimizer())
+
+
+def test_a_step_without_a_gradient_is_refused(alone: None) -> None:
+    model, optimizer = model_and_optimizer()
+    worker = paceline.distribute(model, optimizer)
+    with worker.no_sync():
+        model(torch.randn(3, 4)).sum().backward()
+    with pytest.raises(UsageError, match="without a gradient of the whole step"):
+        optimizer.step()
+    with pytest.raises(UsageError, match="closure"):
+        optimizer.step(lambda: 0.0)
+
+
+def test_gradients_that_the_model_was_not_called_for_are_refused(alone: None) -> None:
+    model, optimizer = model_and_optimizer()
+    paceline.distribute(model, optimizer)
+    with pytest.raises(UsageError, match="without a call of the model"):
+        model[0](torch.randn(3, 4)).sum().backward()
+
+
+def test_a_parameter_that_is_unfrozen_is_refused(alone: None) -> None:
+    model, optimizer = model_and_optimizer()
+    model[1].weight.requires_grad_(False)
+    paceline.distribute(model, optimizer)
+    model[1].weight.requires_grad_(True)
+    model(torch.randn(3, 4)).sum().backward()
+    with pytest.raises(UsageError, match="was frozen when distribute"):
+        optimizer.step()
+
+
+def test_a_step_of_lbfgs_is_refused(alone: None) -> None:
+    model, _ = model_and_optimizer()
+    with pytest.raises(UsageError, match="several gradients a step"):
+        paceline.distribute(model, torch.optim.LBFGS(model.parameters()))
+
+
+def test_what_several_learners_cannot_have_is_refused(alone: None) -> None:
+    model, optimizer = model_and_optimizer()
+    paceline.distribute(model, optimizer, strategy="sma:learners=3")
+    with pytest.raises(UsageError, match="a mini-batch of 2 rows cannot be divided among 3 learners"):
+        model(torch.randn(2, 4))
+    model(torch.randn(6, 4)).mean().backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    with pytest.raises(UsageError, match="the other 2 learners' were not"):
+        optimizer.step()
+
+
+def test_outputs_of_learners_that_are_not_rows_are_refused(alone: None) -> None:
+    class Summed(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return super().forward(inputs).sum(0)
+
+    model = Summed(4, 3)
+    paceline.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1), strategy="sma:learners=2")
+    with pytest.raises(UsageError, match="3 rows for 2"):
+        model(torch.randn(4, 4))
+
+
+def test_states_of_another_run_are_refused(alone: None) -> None:
+    model, optimizer = model_and_optimizer()
+    worker = paceline.distribute(model, optimizer)
+    state = worker.state_dict()
+    with pytest.raises(UsageError, match="is of strategy 'sma'"):
+        worker.load_state_dict({**state, "strategy": "sma"})
+    worker.load_state_dict(state)
+    model(torch.randn(3, 4)).sum().backward()
+    with pytest.raises(UsageError, match="comes too late"):
+        worker.load_state_dict(state)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(11))
+
+
+def test_workers_get_equal_parts_of_a_stream() -> None:
+    loader = DataLoader(Stream(), batch_size=2)
+    parts = [torch.cat([*shard(loader, rank, 3, torch.Generator())]).tolist() for rank in range(3)]
+    assert parts == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
