@@ -1,5 +1,6 @@
 """Ranks of scripts, as torchrun starts them."""
 
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,11 +22,14 @@ def start_ranks(*words: str, cwd: Path, workers: int = 2, seconds: float = 60) -
         )
         for rank in map(str, range(workers))
     ]
+    told: list[tuple[str, str]] = []
     try:
-        told = [one.communicate(timeout=seconds) for one in ranks]
-    finally:
+        for one in ranks:
+            told.append(one.communicate(timeout=seconds))
+    except subprocess.TimeoutExpired:  # of a rank that waits, what the others said tells why
         for one in ranks:
             one.kill()
+        told += [one.communicate() for one in ranks[len(told) :]]
     return [(one.returncode, out, err) for one, (out, err) in zip(ranks, told, strict=True)]
 
 

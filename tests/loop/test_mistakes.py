@@ -1,6 +1,5 @@
 """What a loop cannot do is refused in a sentence, and nobody waits for ever."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,12 +43,9 @@ MISTAKES = str(Path(__file__).parent / "mistakes.py")
 def test_workers_whose_loops_do_not_fit_together_end_with_a_sentence(
     name: str, sentence: str, tmp_path: Path
 ) -> None:
-    try:
-        done = start_ranks(MISTAKES, name, cwd=tmp_path, seconds=30)
-    except subprocess.TimeoutExpired:
-        pytest.fail("the workers wait for each other")
+    done = start_ranks(MISTAKES, name, cwd=tmp_path, seconds=30)
     assert any(sentence in err for _, _, err in done), done
-    assert all(code != 0 for code, _, _ in done), done
+    assert all(code > 0 for code, _, _ in done), "killed, because they waited for each other"
 
 
 @pytest.fixture
