@@ -74,6 +74,34 @@ def test_a_run_of_a_script_is_recorded_and_can_be_compared(tmp_path: Path) -> No
     assert "is a run of the script plain_loop.py" in again.stderr
 
 
+AGAIN = """
+import torch
+import paceline
+for _ in range(2):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    model[1].eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with paceline.distribute(model, optimizer) as worker:
+        for trained in (False, True):
+            if trained:
+                model(torch.ones(4, 2)).sum().backward()
+                optimizer.step()
+            try:
+                with worker.central_model() as central:
+                    assert not any(one.training for one in central.modules())
+                    raise LookupError
+            except LookupError:
+                print([one.training for one in model.modules()])
+"""
+
+
+def test_a_script_may_train_twice_and_evaluate_where_a_part_is_frozen(tmp_path: Path) -> None:
+    (tmp_path / "again.py").write_text(AGAIN)
+    done = run_python("again.py", cwd=tmp_path, env={"TMPDIR": str(tmp_path)})
+    assert done.stdout.splitlines() == ["[True, True, False]"] * 4, done.stderr
+    assert not [*tmp_path.glob("paceline-*")], "a folder of a run that nobody asked for is left"
+
+
 def test_a_strategy_that_a_script_cannot_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ScriptProcess, "current", None)
     model = nn.Linear(2, 1)

@@ -17,6 +17,7 @@ from paceline.loop.process import ScriptProcess, check_script
 from paceline.loop.saved import read_state, saved_state
 from paceline.loop.sharding import shard
 from paceline.loop.steps import LoopSteps
+from paceline.runtimes.replica import in_eval_mode
 from paceline.specs import spec_of
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Strategy
@@ -110,9 +111,8 @@ class LoopWorker:
         """
         steps, model = self._steps, self._steps.replica.model
         if steps.run is None:
-            training = model.training
-            yield model.eval()
-            model.train(training)
+            with in_eval_mode(model):
+                yield model
             return
         params, buffers = steps.central()
         standing_in = steps.replica.standing_in(params, buffers)

@@ -187,17 +187,17 @@ class ScriptProcess:
     def close(self, *, failed: bool) -> Ending:
         """The script has ended: by itself, or by an exception that nothing has caught."""
         joined, self.joined = self.joined, None
-        with self.stack:
-            if joined and failed:
-                joined.abandon()
-            elif joined:
-                return joined.finish()
+        if joined and failed:
+            joined.abandon()
+        elif joined:
+            return joined.finish()
         return "budget"
 
     def end(self) -> None:
         """The interpreter ends; it would print what is raised here, and its exit code be 0."""
         try:
-            self.close(failed=getattr(sys, "last_value", None) is not None)
+            with self.stack:
+                self.close(failed=getattr(sys, "last_value", None) is not None)
         except BaseException as error:
             if isinstance(error, UsageError):
                 say_on_stderr(str(error))

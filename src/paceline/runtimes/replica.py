@@ -239,12 +239,10 @@ class Replica(FlatModel):
         others = [(own, own.clone(), other) for own, other in pairs if own.data_ptr() != other.data_ptr()]
         for own, _, other in others:
             own.copy_(other)
-        training = self.model.training
-        self.model.eval()
         try:
-            yield
+            with in_eval_mode(self.model):
+                yield
         finally:
-            self.model.train(training)
             for own, saved, _ in others:
                 own.copy_(saved)
 
@@ -273,6 +271,18 @@ class Replica(FlatModel):
         self.streams.set(state["rng"])
         self.loss_sum, self.loss_samples = state["loss"]
         self.noise.load(state["noise"])
+
+
+@contextmanager
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Afterwards each module is in its own mode again: some may not train, such as a frozen batch norm."""
+    modes = [(one, one.training) for one in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for one, training in modes:
+            one.training = training
 
 
 def first_model(job: Job, seed: int, device: torch.device) -> nn.Module:
