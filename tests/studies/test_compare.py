@@ -212,7 +212,7 @@ def test_a_file_that_is_no_prediction_is_refused(tmp_path: Path, content: str, s
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     for paths, sentence in (
         ([GOLDEN / "all-reduce"], "nothing to be compared with"),
-        ([], "nothing to be compared with"),
+        ([], "there is nothing to be compared"),
         ([GOLDEN / "all-reduce", tmp_path / "missing"], "does not exist"),
         ([GOLDEN / "all-reduce", tmp_path], "is not the folder of a run"),
     ):

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 SCRIPT = Group("What is run", sort_key=1)
 _END = "--"
+_MISPLACED = ("--strategy", "--codec", "--workers", "--servers")
+"""What is often written after the script, which may have options of these names itself."""
 
 
 @Parameter(name="*")
@@ -103,7 +105,12 @@ def _request(
         return Tee([*shown, TraceObserver(), ReportObserver(make=report, quiet=False)])
 
     return ScriptRequest(
-        script=Script(path=words[0], arguments=words[1:], is_module=options.module is not None),
+        script=Script(
+            path=words[0],
+            arguments=words[1:],
+            is_module=options.module is not None,
+            misplaced=next((word for word in words[1:] if word.partition("=")[0] in _MISPLACED), ""),
+        ),
         strategy=options.strategy,
         codec=options.codec,
         servers=options.servers,

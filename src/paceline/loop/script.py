@@ -31,8 +31,6 @@ from paceline.runtimes.live.worker.guard import HasEnding, run_guarded
 from paceline.runtimes.settings import Settings
 
 _MAIN = "__main__"
-_OURS = ("--strategy", "--codec", "--workers", "--servers")
-"""Options of ``paceline run`` that may have been meant where a script is given one that it does not know."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +40,8 @@ class Script:
     path: str
     arguments: Sequence[str] = ()
     is_module: bool = False
+    misplaced: str = ""
+    """An argument that may have been meant for the run, which is said where the script refuses its arguments."""
 
     def __post_init__(self) -> None:
         if not self.is_module and not Path(self.path).is_file():
@@ -198,12 +198,8 @@ def _exited(leaving: SystemExit, script: Script) -> ScriptExited:
     code = leaving.code if isinstance(leaving.code, int) else 1
     if code is not leaving.code:
         sys.stderr.write(f"{leaving.code}\n")
-    ours = next((word for word in script.arguments if word.partition("=")[0] in _OURS), None)
-    hint = (
-        f"; {ours} after the script is the script's own, paceline's come before it"
-        if ours and code == 2
-        else ""
-    )
+    ours = script.misplaced if code == 2 else ""
+    hint = f"; {ours} after the script is the script's own, paceline's come before it" if ours else ""
     return ScriptExited(f"exit code {code}{hint}", code & 0xFF)
 
 
