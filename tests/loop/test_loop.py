@@ -10,12 +10,14 @@ from torch import nn
 
 from command import run_paceline, run_python
 from loop.pairs import run_ranks
-from paceline.errors import UsageError
+from paceline.errors import RunFailed, UsageError
 from paceline.loop.distribute import distribute
 from paceline.loop.process import ScriptProcess
-from paceline.loop.replica import LoopReplica
+from paceline.loop.replica import LoopReplica, LoopRun
 from paceline.loop.sharding import shard
 from paceline.loop.watch import watch
+from paceline.records.events import read_events
+from paceline.records.folder import RunFolder
 from paceline.runtimes.flat import own_memory
 
 PAIR = str(Path(__file__).parent / "loop_pair.py")
@@ -100,6 +102,27 @@ def test_a_script_may_train_twice_and_evaluate_where_a_part_is_frozen(tmp_path: 
     done = run_python("again.py", cwd=tmp_path, env={"TMPDIR": str(tmp_path)})
     assert done.stdout.splitlines() == ["[True, True, False]"] * 4, done.stderr
     assert not [*tmp_path.glob("paceline-*")], "a folder of a run that nobody asked for is left"
+
+
+def test_steps_are_kept_where_the_workers_cannot_end_together(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(_: LoopRun) -> None:
+        raise RunFailed("rank 1 is gone")
+
+    monkeypatch.setattr(ScriptProcess, "current", None)
+    monkeypatch.setattr(LoopRun, "settle", fail)
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    worker = distribute(model, optimizer)
+    ScriptProcess.here().runs = tmp_path
+    for _ in range(3):
+        model(torch.ones(4, 2)).sum().backward()
+        optimizer.step()
+    with pytest.raises(RunFailed, match="rank 1 is gone"):
+        worker.close()
+    (folder,) = tmp_path.iterdir()
+    assert [one.step for one in read_events(RunFolder(folder).events(0)) if one.is_step] == [1, 2, 3]
 
 
 def test_a_strategy_that_a_script_cannot_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ up to its next gradient after it.
 """
 
 from collections.abc import Generator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -205,30 +205,32 @@ class LoopSteps(LoopPhases):
             )
             self.abandon()
             return self._ending
-        if self.run is not None:
-            try:
-                if not self.stopped:
-                    self._take_skipped()
-                self._meet("the end of its script", EVENLY)
-            except BaseException:
-                self.abandon()
-                raise
+        try:
+            if self.run is not None:
+                self._end(self.run)
+        except BaseException:
+            self.abandon()
+            raise
         self._remove_hooks()
-        run = self.run
-        with self._stack:
-            if run is not None:
-                if self._served and not self.stopped:  # the others may have steps to take
-                    self._central()
-                self._process.heartbeat.enter("finishing")
-                if self._barrier:
-                    self._barrier.close()
-                self._computations.close()
-                run.settle()
+        with closing(self._observer), self.comm, self._stack:
+            if self.run is not None:
                 self._recording.__exit__(None, None, None)
-                run.conclude(self._ending, self._sampler)
-        self.comm.close()
-        self._observer.close()
+                self.run.conclude(self._ending, self._sampler)
         return self._ending
+
+    def _end(self, run: LoopRun) -> None:
+        """The last that all workers do together."""
+        if not self.stopped:
+            self._take_skipped()
+        self._meet("the end of its script", EVENLY)
+        self._remove_hooks()
+        if self._served and not self.stopped:  # the others may have steps to take
+            self._central()
+        self._process.heartbeat.enter("finishing")
+        if self._barrier:
+            self._barrier.close()
+        self._computations.close()
+        run.settle()
 
     def abandon(self) -> None:
         """The script has failed: keep what was recorded, and let the other workers notice at once."""
