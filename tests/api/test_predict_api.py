@@ -234,3 +234,16 @@ def test_runs_and_predictions_are_loaded_and_compared(capsys):
     assert with_prediction.value.sides[1].source == "prediction"
     with pytest.raises(paceline.UsageError, match="nothing to be compared with"):
         paceline.compare(run)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"size": -5}, "size=-5 is not a number of bytes"),
+        ({"size": float("nan")}, "size=nan is not a number of bytes"),
+        ({"size": "1 MB", "element": 0}, "element=0 is too small"),
+    ],
+)
+def test_an_all_reduce_of_no_size_has_no_price(asked, says):
+    with pytest.raises(paceline.UsageError, match=says):
+        paceline.price_all_reduce("ring", cluster="hosts=2,bandwidth=1 Gbit/s,latency=50 us", **asked)

@@ -111,6 +111,8 @@ def test_a_module_is_trained_as_a_copy(tmp_path):
 def test_a_scenario_is_answered():
     with pytest.raises(paceline.UsageError, match="epochs has no place"):
         paceline.simulate("examples/master-six-workers.toml", epochs=2)
+    with pytest.raises(paceline.UsageError, match="tensorboard has no place"):
+        paceline.simulate("examples/master-six-workers.toml", tensorboard=True)
     answer = paceline.simulate("examples/master-six-workers.toml")
     assert answer.to_dict()["ask"] == "run"
     assert str(answer).startswith(answer.to_dict()["answer"])

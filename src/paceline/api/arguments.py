@@ -101,7 +101,3 @@ def rate_text(given: "str | float") -> str:
 
 def bytes_text(given: "str | float") -> str:
     return given if isinstance(given, str) else f"{given!r} B"
-
-
-def seconds_text(given: "str | float") -> str:
-    return given if isinstance(given, str) else f"{given!r} s"

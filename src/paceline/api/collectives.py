@@ -1,7 +1,10 @@
 """``paceline.price_all_reduce``: how long one all-reduce takes, by itself."""
 
+from math import inf
+
 from paceline.api.arguments import naming_arguments
 from paceline.clusters.cluster import Cluster
+from paceline.errors import ArgumentError
 from paceline.units import parse_bytes
 
 
@@ -21,4 +24,8 @@ def price_all_reduce(schedule: str, size: str | float, *, cluster: str | Cluster
 
     there = cluster if isinstance(cluster, Cluster) else read_cluster(cluster)
     many = parse_bytes(size) if isinstance(size, str) else size
+    if not 0 <= many < inf:
+        raise ArgumentError("{size} is not a number of bytes: give one from 0, or '44.7 MB'", size=size)
+    if element < 1:
+        raise ArgumentError("{element} is too small: an element has at least 1 byte", element=element)
     return AllReduceCosts(schedule, Topology(there)).price(size=int(many), element=element).seconds

@@ -109,7 +109,9 @@ def simulate(
     given = [name for name, value in {**there, **settings}.items() if value is not None]
     given += [] if gradients else ["gradients"]
     if scenario is not None:
-        refuse_others([*(["replay"] if replay else []), *given], str(scenario))
+        kept = {"runs": runs != RUNS, "name": name is not None, "tensorboard": tensorboard, "show": show}
+        others = [*(["replay"] if replay else []), *given, *(one for one, is_given in kept.items() if is_given)]
+        refuse_others(others, str(scenario))
         return answer_scenario(Path(scenario))
     if replay is not None:
         refuse_others(given, "replay")
