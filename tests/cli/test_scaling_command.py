@@ -102,6 +102,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
         ("scaling --scaling strong -b 33", "cannot be divided evenly among 2 workers"),
         ("scaling --data-loading maybe", "maybe"),
         ("scaling --repeats 0", "repeats 0 is out of range"),
+        ("batch --seconds 0", "0 seconds a run are out of range"),
         ("scaling --seconds 2 --epochs 1", "--epochs and --seconds both say how long a run is"),
         ("scaling --profile nothing.json", "cannot read the profile"),
         ("scaling --chart c.png", "--chart c.png: name a file that ends in .svg"),

@@ -14,6 +14,7 @@ from paceline.jobs.data import RepeatedData, TensorData
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
 from paceline.records.load import HostLoad
+from paceline.reports.scaling import answer
 from paceline.runtimes.config import read_config, resolved
 from paceline.runtimes.settings import Cadence, Settings
 from paceline.studies.scaling.folder import SweepFolder
@@ -153,6 +154,13 @@ def test_the_golden_sweep_adds_up():
     assert two.bandwidth
     assert two.link
     assert 0 < two.bandwidth < two.link
+
+
+@pytest.mark.parametrize(("kind", "told"), [("batch", "one batch"), ("processes", "one process")])
+def test_of_a_single_cell_nothing_is_said_that_takes_two(kind, told):
+    measured = read_sweep(GOLDEN)
+    single = replace(measured, sweep=sweep_of(kind=kind), rows=measured.rows[:1])
+    assert answer(single).endswith(f"samples/s; only {told} was measured.")
 
 
 def test_every_prediction_of_the_golden_sweep_is_older_than_its_first_run():

@@ -67,6 +67,8 @@ def _pays(rows: Sequence[SweepRow], workers: int, variant: str) -> str:
 def _batch(result: SweepResult) -> str:
     rows = [row for row in result.rows if row.cell.loading == result.sweep.loading[0]]
     best = max(rows, key=lambda row: row.rate.median)
+    if len(rows) == 1:
+        return f"{_capital(str(best.cell))}: {_rate(best)}; only one batch was measured."
     words = f"{_capital(str(best.cell))}: {_rate(best)}, the most of all"
     for row, larger in pairwise(rows):
         ratio = larger.rate.median / row.rate.median
@@ -95,6 +97,8 @@ def _checkpoint(result: SweepResult) -> str:
 
 def _processes(result: SweepResult) -> str:
     best = max(result.rows, key=lambda row: row.rate.median)
+    if not result.compared():
+        return f"{_capital(str(best.cell))}: {_rate(best)}; only one process was measured."
     if best.cell.processes == 1:
         return f"One process has all that the host gives: {_rate(best)}; more side by side are no faster."
     return (
