@@ -148,6 +148,13 @@ def test_workers_that_lose_to_one_are_told_so_and_from_which_batch_they_pay_off(
     assert [(typed(*one.change), round(one.gain, 2)) for one in finding.remedies] == [("--workers 1", 1.7)]
 
 
+def test_one_alone_is_said_to_train_at_the_batch_that_its_rate_is_of(tmp_path: Path) -> None:
+    step = replace(HEALTHY, communicate=30e-3)
+    slower = replace(step, forward=1.1 * step.forward)
+    found = {one.kind: one for one in find(made_up(tmp_path, [totals(slower, 20), totals(step, 16)]))}
+    assert "one alone would train about 1,280 at batch 16:" in found["slower-than-one"].sentence
+
+
 def test_a_starved_worker_is_offered_loaders_only_where_its_job_has_them(tmp_path: Path) -> None:
     step = replace(HEALTHY, data=8e-3)
     run = made_up(tmp_path, [totals(step), totals(step)])

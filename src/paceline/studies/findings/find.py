@@ -157,7 +157,7 @@ class Diagnosis:
         alone = seen.samples(seen.fastest) / (step.compute + step.other)
         if len(seen.workers) < 2 or self.has_slow_rank or alone < WORTH * seen.rate:
             return
-        batch = settings.batch_sizes[0]
+        batch = settings.batch_sizes[min(seen.fastest, len(settings.batch_sizes) - 1)]
         sentence = (
             f"{len(seen.workers)} workers train {seen.rate:,.0f} samples/s in typical steps; one alone would train "
             f"about {alone:,.0f} at batch {batch}: what they exchange takes longer than what they save."
