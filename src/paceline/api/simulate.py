@@ -110,7 +110,11 @@ def simulate(
     given += [] if gradients else ["gradients"]
     if scenario is not None:
         kept = {"runs": runs != RUNS, "name": name is not None, "tensorboard": tensorboard, "show": show}
-        others = [*(["replay"] if replay else []), *given, *(one for one, is_given in kept.items() if is_given)]
+        others = [
+            *(["replay"] if replay else []),
+            *given,
+            *(one for one, is_given in kept.items() if is_given),
+        ]
         refuse_others(others, str(scenario))
         return answer_scenario(Path(scenario))
     if replay is not None:

@@ -84,7 +84,9 @@ class SweepOptions(RunOptions):
         asked = [option for option, value in named.items() if value is not None]
         if len(asked) > 1:
             raise UsageError(f"{asked[0]} and {asked[1]} both say how long a run is; leave one of them out")
-        return None if asked and asked[0] != "--seconds" else SECONDS if self.seconds is None else self.seconds
+        return (
+            None if asked and asked[0] != "--seconds" else SECONDS if self.seconds is None else self.seconds
+        )
 
 
 @Parameter(name="*")
