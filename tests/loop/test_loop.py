@@ -1,5 +1,6 @@
 """A script's own loop under ``paceline.distribute``: it ends as the same loop by hand does."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,22 @@ def test_steps_are_kept_where_the_workers_cannot_end_together(
     assert [one.step for one in read_events(RunFolder(folder).events(0)) if one.is_step] == [1, 2, 3]
 
 
+@pytest.mark.parametrize(("code", "ends"), [(None, True), (0, True), (1, False)])
+def test_a_script_that_leaves_with_a_code_of_zero_has_not_failed(
+    code: int | None, ends: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ScriptProcess, "current", None)
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(SystemExit), distribute(model, optimizer):
+        ScriptProcess.here().runs = tmp_path
+        model(torch.ones(4, 2)).sum().backward()
+        optimizer.step()
+        sys.exit(code)
+    (folder,) = tmp_path.iterdir()
+    assert RunFolder(folder).summary.exists() is ends
+
+
 def test_a_strategy_that_a_script_cannot_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ScriptProcess, "current", None)
     model = nn.Linear(2, 1)
@@ -155,6 +172,12 @@ def test_a_model_and_an_optimizer_in_the_wrong_order_are_refused(
 def test_an_optimizer_of_other_parameters_is_refused() -> None:
     with pytest.raises(UsageError, match="not the model's"):
         LoopReplica(nn.Linear(2, 1), torch.optim.SGD(nn.Linear(2, 1).parameters()), 0, 1, own_memory)
+
+
+def test_a_model_without_parameters_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ScriptProcess, "current", None)
+    with pytest.raises(UsageError, match="not the model's"):
+        distribute(nn.Identity(), torch.optim.SGD(nn.Linear(2, 1).parameters()))
 
 
 def test_workers_get_equal_parts_of_a_loader() -> None:

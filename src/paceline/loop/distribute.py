@@ -77,8 +77,9 @@ class LoopWorker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        ScriptProcess.here().close(failed=kind is not None and not self._steps.stopped)
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
+        ended = error is None or self._steps.stopped or (isinstance(error, SystemExit) and not error.code)
+        ScriptProcess.here().close(failed=not ended)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -63,7 +63,7 @@ class LoopSteps(LoopPhases):
         self, process: ScriptProcess, settings: Settings, model: nn.Module, optimizer: Optimizer
     ) -> None:
         self._process, self.settings = process, settings
-        if next(model.parameters()).is_cuda:  # as the script has it
+        if any(one.is_cuda for one in model.parameters()):  # as the script has it
             process.options = replace(process.options, device="cuda")
         self._observer = process.observe(settings)
         served = check_settings(settings).served

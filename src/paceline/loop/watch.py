@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from time import perf_counter
 from typing import Any
 
@@ -134,7 +134,7 @@ class WatchedSteps(LoopPhases):
     def _give_up(self, error: Exception) -> None:
         self._remove_hooks()
         self._me, self._process.joined = None, None
-        with suppress(OSError), self._held:
+        with suppress(OSError), closing(self._observer), self._held:
             self._writing.close()
         say_on_stderr(f"paceline.watch has stopped, and the script goes on: {_told(error)}")
 
