@@ -83,6 +83,8 @@ def test_a_variable_that_is_missing_is_named() -> None:
         ProcessInfo.from_environment(environ)
     with pytest.raises(UsageError, match="SLURM_JOB_ID=x is not a number"):
         ProcessInfo.from_environment({**TASK, "SLURM_JOB_ID": "x"})
+    with pytest.raises(UsageError, match="SLURM_STEP_TASKS_PER_NODE=3 says nothing of node 1"):
+        ProcessInfo.from_environment({**TASK, "SLURM_STEP_TASKS_PER_NODE": "3"})
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def slurm_variables(environ: Mapping[str, str]) -> dict[str, str]:
         "RANK": step.text("PROCID"),
         "WORLD_SIZE": step.text("STEP_NUM_TASKS"),
         "LOCAL_RANK": step.text("LOCALID"),
-        "LOCAL_WORLD_SIZE": str(tasks_per_node(step.text("STEP_TASKS_PER_NODE"))[node]),
+        "LOCAL_WORLD_SIZE": str(step.tasks_of(node)),
         "GROUP_RANK": str(node),
         "GROUP_WORLD_SIZE": str(nodes),
         "MASTER_ADDR": environ.get("MASTER_ADDR") or first,
@@ -65,3 +65,12 @@ class _Step:
         if not value.isdecimal():
             raise UsageError(f"SLURM_{name}={value} is not a number: start the tasks with srun")
         return int(value)
+
+    def tasks_of(self, node: int) -> int:
+        tasks = tasks_per_node(text := self.text("STEP_TASKS_PER_NODE"))
+        if node >= len(tasks):
+            raise UsageError(
+                f"SLURM_STEP_TASKS_PER_NODE={text} says nothing of node {node}, where this task is: start the tasks "
+                "with srun"
+            )
+        return tasks[node]
