@@ -187,6 +187,13 @@ def test_a_mistake_names_the_argument(asked, says):
     assert "--" not in str(caught.value)
 
 
+def test_one_score_a_sample_is_no_choice_among_classes():
+    module = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
+    batch = (torch.ones(8, 4), torch.ones(8, dtype=torch.long))
+    found = paceline.predict(module, input=batch, device="a100", workers=2)
+    assert "the mean square of errors, which is assumed" in str(found)
+
+
 def test_a_module_without_an_input_is_refused():
     with pytest.raises(paceline.UsageError, match=r"give input, the shape of one sample"):
         paceline.predict(MLP, **HERE)

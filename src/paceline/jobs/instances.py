@@ -163,7 +163,7 @@ def _guessed(assumed: Assumption, scores: Tensor, targets: Any, inputs: Batch) -
         if targets is None:
             targets = choices(scores.shape[2], *scores.shape[:2])
         return cross_entropy(scores.flatten(0, 1), targets.flatten())
-    if targets is not None:
+    if targets is not None and scores.dim() > 1:
         assumed.say(f"loss: cross entropy among {scores.shape[1]:,} classes, which is assumed")
         return cross_entropy(scores, targets)
     assumed.say("loss: the mean square of errors, which is assumed")
