@@ -103,6 +103,7 @@ def test_ctrl_c_ends_quietly(state, monkeypatch, capsys):
     [
         (["nowhere"], "nowhere is not the folder of a run"),
         ([str(GOLDEN / "served"), "--json"], "--json needs --once"),
+        ([str(GOLDEN / "served"), "--once", "--every", "2"], "--every 2 has no place with --once"),
         ([str(GOLDEN / "served"), "--every", "0"], "--every 0 is too short"),
         ([str(GOLDEN / "served"), "--every", "nan"], "--every nan is too short"),
     ],

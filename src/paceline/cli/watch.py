@@ -42,6 +42,10 @@ def watch(
     """
     if as_json and not once:
         raise UsageError("--json needs --once: one document is one look; give both, or leave --json out")
+    if once and every is not None:
+        raise UsageError(
+            f"--every {every:g} has no place with --once, which is one look; leave one of them out"
+        )
     if every is not None and not every >= LEAST:
         raise UsageError(f"--every {every:g} is too short: at least {LEAST:g} s must lie between two looks")
     folder = find_run(run, runs)
