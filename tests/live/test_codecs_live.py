@@ -109,7 +109,7 @@ def facts(out: Path, name: str, rank: int = 0) -> dict:
 def test_a_codec_without_use_is_told(out: Path) -> None:
     told = "codec top-k:ratio=1 was not used: strategy "
     assert any(note.startswith(told) for note in facts(out, "own-none")["told"])
-    assert not facts(out, "own-mean")["told"]
+    assert not any(note.startswith(told) for note in facts(out, "own-mean")["told"])
 
 
 def test_a_worker_without_samples_sends_what_it_has_kept(out: Path) -> None:

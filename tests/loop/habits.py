@@ -256,7 +256,8 @@ def train(name: str, distributed: bool) -> dict[str, Tensor]:
     way = ByHand(steps)
     if distributed:
         way = Distributed(steps, paceline.distribute(model, optimizer))
-    HABITS[name](way, model, model, optimizer)
+    call = torch.compile(model, backend="aot_eager") if distributed and how == "compiled" else model
+    HABITS[name](way, call, model, optimizer)
     if distributed:
         assert ScriptProcess.current is not None
         ScriptProcess.current.close(failed=False)
