@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed import checkpoint as dcp
 
 import paceline
+from command import run_paceline
 from loop.pairs import run_in_turn
 from paceline.loop.process import ScriptProcess
 
@@ -41,13 +42,24 @@ def test_an_example_learns_under_every_strategy(name: str, tmp_path: Path) -> No
         script(name, "--epochs", 1, "--strategy", one, *(own[one] if name == "checkpoints" else ()))
         for one in STRATEGIES
     ]
-    first, _ = run_in_turn(scripts, tmp_path)
+    for out in run_in_turn(scripts, tmp_path)[0]:
+        assert_learnt(name, out)
+
+
+@pytest.mark.parametrize("name", LEARNS)
+def test_an_example_learns_with_servers(name: str, tmp_path: Path) -> None:
+    done = run_paceline(
+        "run", "--strategy", "ssp:staleness=2", *shlex.split(script(name, "--epochs", 1)), cwd=tmp_path
+    )
+    assert_learnt(name, done.stdout)
+
+
+def assert_learnt(name: str, out: str) -> None:
     shows, bound = LEARNS[name]
-    for out in first:
-        found = re.search(rf"epoch 1: .*{shows} ([\d.]+)", out)
-        assert found, out
-        value = float(found[1])
-        assert value < bound if shows == "perplexity" else value > bound, out
+    found = re.search(rf"epoch 1: .*{shows} ([\d.]+)", out)
+    assert found, out
+    value = float(found[1])
+    assert value < bound if shows == "perplexity" else value > bound, out
 
 
 @pytest.mark.parametrize(
