@@ -1,21 +1,33 @@
 """Ranks of scripts, as torchrun starts them."""
 
+import os
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from command import start_python
+from command import PIPES, start_python
 from ports import free_ports
 
 IN_TURN = str(Path(__file__).parent / "in_turn.py")
 
+Start = Callable[..., "subprocess.Popen[str]"]
+"""Starts ``python *words``."""
 
-def start_ranks(*words: str, cwd: Path, workers: int = 2, seconds: float = 60) -> list[tuple[int, str, str]]:
+
+def start_interpreter(*words: str, cwd: Path, env: Mapping[str, str]) -> "subprocess.Popen[str]":
+    """In place of ``start_python``, where a fork of the tests will not do."""
+    return subprocess.Popen([sys.executable, *words], cwd=cwd, env={**os.environ, **env}, text=True, **PIPES)
+
+
+def start_ranks(
+    *words: str, cwd: Path, workers: int = 2, seconds: float = 60, start: Start = start_python
+) -> list[tuple[int, str, str]]:
     """Exit code, stdout and stderr of each."""
     port = str(free_ports(1)[0])
     common = {"WORLD_SIZE": str(workers), "LOCAL_WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1"}
     ranks = [
-        start_python(
+        start(
             *words,
             cwd=cwd,
             env={**common, "MASTER_PORT": port, "RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"},
@@ -33,9 +45,9 @@ def start_ranks(*words: str, cwd: Path, workers: int = 2, seconds: float = 60) -
     return [(one.returncode, out, err) for one, (out, err) in zip(ranks, told, strict=True)]
 
 
-def run_ranks(*words: str, cwd: Path, workers: int = 2) -> list[str]:
+def run_ranks(*words: str, cwd: Path, workers: int = 2, start: Start = start_python) -> list[str]:
     """What each wrote to stdout; all must succeed."""
-    done = start_ranks(*words, cwd=cwd, workers=workers)
+    done = start_ranks(*words, cwd=cwd, workers=workers, start=start)
     assert [code for code, _, _ in done] == [0] * workers, done
     return [out for _, out, _ in done]
 
