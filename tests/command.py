@@ -56,7 +56,7 @@ def _be(words: tuple[str, ...], env: Mapping[str, str], first: Callable[[], None
     code = 1
     try:
         gc.freeze()  # what the tests have left would close files and join threads that are not this process's
-        os.closerange(3, 4096)  # Popen waits for this, as exec would do it
+        _empty_descriptors()
         _forget_tests()
         os.environ.update(env)
         first()
@@ -70,6 +70,18 @@ def _be(words: tuple[str, ...], env: Mapping[str, str], first: Callable[[], None
         with contextlib.suppress(OSError):
             sys.stderr.flush()
         os._exit(code)
+
+
+def _empty_descriptors() -> None:
+    """Have all files of the tests lead nowhere; that closes what Popen waits for, as exec would do it.
+
+    Their numbers stay taken: what the tests have left, such as a handler of a log, still writes to them, and would
+    write into files of the program.
+    """
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in [int(one.name) for one in Path("/proc/self/fd").iterdir()]:
+        if number > 2 and number != nowhere:
+            os.dup2(nowhere, number, inheritable=False)
 
 
 def _forget_tests() -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from datetime import timedelta
+from mmap import mmap
 from typing import Any
 
 import pytest
@@ -81,6 +82,29 @@ def test_a_rank_alone_sums_without_moving_anything() -> None:
     assert tensor.equal(torch.arange(300_000.0))
     with pytest.raises(InvalidCall, match=r"operation 'mean' does not work on torch\.int64"):
         team.all_reduce(Call("all_reduce", [torch.ones(3, dtype=torch.int64)], op="mean"))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "others_core", "moves"),
+    [({0, 1, 2}, 1, [{0, 2}, {0, 1, 2}]), ({0, 1}, 0, []), ({1}, 1, [])],
+    ids=["the same core", "another core", "fewer cores than ranks"],
+)
+def test_a_rank_leaves_the_core_of_one_that_looks_for_it(
+    allowed: set[int], others_core: int, moves: list[set[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the one that looks would not run until the system moves one of them, after a millisecond or more."""
+    asked: list[set[int]] = []
+    monkeypatch.setattr(barrier, "_core", lambda: lambda: 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: allowed)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: asked.append(cores))
+    memory = mmap(-1, 4096)
+    first, second = (barrier.Barrier(memory, rank, [os.getpid()] * 2, [0, 1], 5.0) for rank in range(2))
+    beat, waits = first._mine
+    first._words[beat], first._words[waits] = 1, barrier._LOOKING + others_core
+    second.arrive()
+    assert asked == moves
+    for one in (first, second):
+        one.close()
 
 
 def test_work_added_around_a_close_is_done() -> None:

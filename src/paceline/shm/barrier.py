@@ -10,6 +10,7 @@ import os
 import platform
 import select
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from ctypes import addressof, c_char, c_int, c_long, c_uint32, c_void_p
 from functools import cache
 from mmap import mmap
@@ -30,6 +31,8 @@ _FOUND = "is lost, as another rank found"
 _FUTEX = 202
 _WAIT, _WAKE = 0, 1
 _ALL_WAITERS = 2**31 - 1
+_ASLEEP, _LOOKING = 1, 2
+"""How a rank waits; one that looks adds the number of its core."""
 
 
 class _Timespec(ctypes.Structure):
@@ -49,6 +52,17 @@ def _kernel() -> Callable[..., int]:
     found.argtypes = (c_long, c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_uint32)
     found.restype = c_long
     return found
+
+
+@cache
+def _core() -> Callable[[], int]:
+    """The call that tells on which core this thread is."""
+    found: Callable[[], int] = ctypes.CDLL(None).sched_getcpu
+    return found
+
+
+def _looking() -> int:
+    return _LOOKING + _core()()
 
 
 def supported() -> bool:
@@ -99,7 +113,8 @@ class Barrier:
     overwritten from beat b + 2 on: two buffers, used in turn, are always enough. Not for several threads at once.
 
     Another word is 0 as long as a rank stays. One that leaves writes which rank is the cause, counted from 1: itself,
-    or the rank that it lost. A third is 1 while a rank sleeps until another arrives: only then does that one wake it.
+    or the rank that it lost. A third tells how a rank waits until another arrives: asleep, and then that one wakes
+    it, or looking, and on which core, which that one then leaves.
     """
 
     def __init__(
@@ -109,14 +124,14 @@ class Barrier:
         self.lost = ""
         """Why this rank can do nothing more, in a sentence."""
         self.beat, self.doing = 0, START
-        self._causes, self._beats, self._asleep = (
-            FutexWords(memory, row * self.size * LINE, self.size) for row in range(ROWS)
+        self._causes, self._beats = (
+            FutexWords(memory, row * self.size * LINE, self.size) for row in range(2)
         )
         self._others = [other for other in range(self.size) if other != rank]
         self._words = memoryview(memory)[: ROWS * self.size * LINE].cast("I")
         places = [tuple((row * self.size + one) * LINE // 4 for row in (1, 2)) for one in range(self.size)]
         self._mine, self._peers = places[rank], [(other, *places[other]) for other in self._others]
-        """Where in the words the beat of a rank is and whether it sleeps: without calls, as this is done most."""
+        """Where in the words the beat of a rank is and how it waits: without calls, as this is done most."""
         self._fence = Lock()
         self._watched: dict[int, int] = {}
         self._dead: list[int] = []
@@ -152,25 +167,30 @@ class Barrier:
         """
         with self._fence:
             words = self._words
-        for _, _, asleep in self._peers:
-            if words[asleep]:
-                self._beats.wake(self.rank)
-                return
+        crowded = False
+        for _, _, waits in self._peers:
+            how = words[waits]
+            if how == _ASLEEP:
+                self._beats.wake(self.rank)  # which wakes all
+                break
+            crowded = crowded or (how >= _LOOKING and how == _looking())
+        if crowded:
+            _leave_core(self.size)
 
     def _wait_for(self, other: int, beat: int) -> None:
-        words, asleep = self._words, self._mine[1]
+        words, waits = self._words, self._mine[1]
         awaits = lambda rank: (self._beats[rank] - beat) & MASK > 1  # noqa: E731
-        if not _spin(awaits, other):
-            return
-        words[asleep] = 1
+        words[waits] = _looking()
         try:
-            self.wait(self._beats, other, awaits, other, self.doing, spins=True)
+            if _spin(awaits, other):
+                words[waits] = _ASLEEP
+                self.wait(self._beats, other, awaits, other, self.doing, spins=True)
         except PeerLost as error:
             self.lost = str(error)
             self._beats.wake(self.rank)
             raise
         finally:
-            words[asleep] = 0
+            words[waits] = 0
 
     def gone(self) -> dict[int, tuple[int, str]]:
         """The ranks that will do nothing more, each with the rank that is the cause and what became of that."""
@@ -242,6 +262,20 @@ class Barrier:
                 os.close(descriptor)
             self._watched = {}
         self._beats.wake(self.rank)
+
+
+def _leave_core(ranks: int) -> None:
+    """Go to another core, as one that waits for this rank has this one, unless the ranks outnumber the cores.
+
+    The system does so after a millisecond or more: until then one of the two would not run.
+    """
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) >= ranks:
+        with suppress(OSError):  # where a container forbids it, the system moves one of them later
+            try:
+                os.sched_setaffinity(0, allowed - {_core()()})
+            finally:
+                os.sched_setaffinity(0, allowed)
 
 
 def _spin(awaits: Callable[[int], bool], other: int) -> bool:
