@@ -95,12 +95,10 @@ def work(workers: int, turns: int) -> None:
     for turn in range(2 * turns):
         watched = turn % 2 == 0
         if watched and turn:
-            steps._registered += steps.register(steps._model, script.optimizer)
-            if isinstance(script.model, DistributedDataParallel):
-                steps._watch_ddp(script.model)
+            steps.begin_watching(script.model)
         found[watched] += script.train(IN_TURN)[UNTIMED:]
         if watched:
-            steps._remove_hooks()
+            steps.end_watching()
     whole = time.perf_counter() - begun
     seconds = sum(one.seconds for one in periodic)
     # Records were made in half of the steps only; the system is sampled all the time.

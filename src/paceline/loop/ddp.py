@@ -22,13 +22,14 @@ class DDPExchanges:
     def __post_init__(self) -> None:
         group = self.ddp.process_group
         self.rank, self.workers = dist.get_rank(group), dist.get_world_size(group)
-        trained = sum(one.nbytes for one in self._trained())
+        trained = sum(one.nbytes for one in self.trained)
         sent = 0 if self.own_hook else ring_bytes(trained, self.workers)
         self.gradient = (sent, sent)
         buffers = sum(one.nbytes for one in self.ddp.modules_buffers)
         self.buffers = broadcast_bytes(buffers, self.workers, self.rank, 0)
 
-    def _trained(self) -> list[nn.Parameter]:
+    @property
+    def trained(self) -> list[nn.Parameter]:
         ignored = self.ddp.parameters_to_ignore
         named = self.ddp.module.named_parameters()
         return [one for name, one in named if one.requires_grad and name not in ignored]

@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 from paceline.errors import RunFailed, UsageError, say_on_stderr
 from paceline.loop.barrier import LoopBarrier
 from paceline.loop.learners import RowBlocks
-from paceline.loop.phases import LoopPhases
+from paceline.loop.phases import LoopPhases, in_backward, rows_of
 from paceline.loop.process import ScriptProcess
 from paceline.loop.replica import LoopReplica, LoopRun, prepare_script
 from paceline.loop.saved import begin_at
@@ -108,7 +108,8 @@ class LoopSteps(LoopPhases):
             for parameters, views in zip(self.replica.parameters, self.replica.grads, strict=True)
             for one, view in zip(parameters, views, strict=True)
         ]
-        return [*super().register(model, optimizer), *accumulated]
+        forward = model.register_forward_hook(self._as_hook(self._forward_ends))
+        return [*super().register(model, optimizer), forward, *accumulated]
 
     def synchronize(self, on: bool) -> None:
         """Whether backward averages gradients, from here on."""
@@ -274,7 +275,7 @@ class LoopSteps(LoopPhases):
         self._recording = run.recording(task.before_hard_end, self._sampler)
         self._session = run.begin_session(self._recording.__enter__(), stop)
         self._computations = run.computations(self._session)
-        self.run = self.hooks = run
+        self.run = run
         if isinstance(self.comm, ProcessGroupComm):
             self._barrier = LoopBarrier(self.comm.open_store(), run, process.options.timeout)
         self._resume(Gradient)
@@ -297,7 +298,12 @@ class LoopSteps(LoopPhases):
     def _forward_begins(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
         if not _trains(model):
             return None
-        super()._forward_begins(model, args, kwargs)
+        self._take_batch(rows_of(args, kwargs))
+        if self.phase == "data":
+            assert self.run is not None
+            self.run.end("data")
+            self.run.begin("forward")
+            self.phase = "forward"
         return None if len(self.replica.learners) == 1 else self._blocks.cut(args, kwargs)
 
     def _take_batch(self, samples: int) -> None:
@@ -310,7 +316,7 @@ class LoopSteps(LoopPhases):
 
     def _forward_ends(self, model: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG002
         if not _trains(model):
-            if not _in_backward():
+            if not in_backward():
                 self.evaluated()
             return None
         joined = output if len(self.replica.learners) == 1 else self._blocks.join(output)
@@ -446,8 +452,4 @@ def _waited() -> Program:
 
 def _trains(model: nn.Module) -> bool:
     """Whether a call of the model is for a gradient, and not one that checkpointing repeats in backward."""
-    return model.training and torch.is_grad_enabled() and not _in_backward()
-
-
-def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
+    return model.training and torch.is_grad_enabled() and not in_backward()

@@ -7,14 +7,15 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from paceline.errors import UsageError, describe, say_on_stderr
-from paceline.jobs.step import StepHooks, StepPhase
+from paceline.loop.backward import BackwardCalls
 from paceline.loop.ddp import DDPExchanges
-from paceline.loop.phases import LoopPhases
+from paceline.loop.phases import LoopPhases, in_backward, rows_of
 from paceline.loop.process import NO_STRATEGY, ScriptProcess
 from paceline.loop.replica import prepare_script
 from paceline.loop.store_comm import StoreComm, meet
@@ -22,7 +23,6 @@ from paceline.loop.watch_recorder import ExchangeLengths, WatchRecorder
 from paceline.records.events import EventWriter
 from paceline.records.folder import RUNS
 from paceline.records.load import SystemSampler
-from paceline.records.spans import SpanKind
 from paceline.records.summary import Observer
 from paceline.reports.findings import diagnose
 from paceline.reports.progress import ConsoleObserver, Tee
@@ -79,24 +79,10 @@ class ScriptConsole(ConsoleObserver):
         pass
 
 
-class _Marks(StepHooks):
-    """Ends a span where a phase of the loop ends."""
-
-    def __init__(self, recorder: WatchRecorder) -> None:
-        self._recorder = recorder
-        self.in_step = False
-        """Whether the optimizer's step is under way, which may compute gradients itself."""
-
-    def end(self, phase: StepPhase) -> None:
-        kind: SpanKind = "apply" if self.in_step and phase == "data" else phase
-        self._recorder.mark(kind)
-
-
 class WatchedSteps(LoopPhases):
     """The steps of one worker. What goes wrong here ends the watching, and never the script."""
 
     recorder: WatchRecorder
-    hooks: _Marks
     _records: RunRecords
     _comm: SoloComm
     _sampler: SystemSampler | None = None
@@ -111,16 +97,29 @@ class WatchedSteps(LoopPhases):
         self._me: Worker | None = None
         self._ddp: DDPExchanges | None = None
         self._samples = 0
-        self._averages = self._has_gradient = self._before_model = False
-        self._registered = self.register(self._model, optimizer)
+        self._averages = self._has_gradient = self._in_step = self._before_model = False
+        self._evaluation: RemovableHandle | None = None
+        """Tells when the model has been evaluated, from the first call that does not train to one that does."""
+        self._registered: list[RemovableHandle | BackwardCalls] = []
+        self.begin_watching(model)
+
+    def begin_watching(self, model: nn.Module) -> None:
+        calls = BackwardCalls(self._as_hook(self._backward_begins), self._as_hook(self._backward_ended))
+        self._registered += [*self.register(self._model, self._optimizer), calls]
         if isinstance(model, DistributedDataParallel):
             self._watch_ddp(model)
 
     def _watch_ddp(self, ddp: DistributedDataParallel) -> None:
         """Its forward begins before that of the model: it may make all buffers rank 0's first."""
         self._ddp = DDPExchanges(ddp)
-        hook = ddp.register_forward_pre_hook(self._as_hook(self._ddp_begins), with_kwargs=True)
-        self._registered.append(hook)
+        self._registered.append(
+            ddp.register_forward_pre_hook(self._as_hook(self._ddp_begins), with_kwargs=True)
+        )
+        accumulated = self._as_hook(self._accumulated)
+        self._registered += [
+            one.register_post_accumulate_grad_hook(accumulated)  # type: ignore[no-untyped-call]
+            for one in self._ddp.trained
+        ]
 
     def _as_hook(self, hook: Callable[..., None]) -> Any:
         def guarded(*arguments: Any) -> None:
@@ -132,7 +131,7 @@ class WatchedSteps(LoopPhases):
         return super()._as_hook(guarded)
 
     def _give_up(self, error: Exception) -> None:
-        self._remove_hooks()
+        self.end_watching()
         self._me, self._process.joined = None, None
         with suppress(OSError), closing(self._observer), self._held:
             self._writing.close()
@@ -143,16 +142,33 @@ class WatchedSteps(LoopPhases):
             self._before_model = self._ddp.broadcasts_buffers
             self._begin_forward()
 
-    def _take_batch(self, samples: int) -> None:
+    def _forward_begins(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        if not (model.training and torch.is_grad_enabled()):
+            if self._evaluation is None:
+                self._evaluation = model.register_forward_hook(self._as_hook(self._evaluated))
+            return
+        if in_backward():  # checkpointing repeats a forward
+            return
+        samples = rows_of(args, kwargs)
         if self._me is None:
             self._find_ddp()
             self._open(samples)
+        if self._evaluation:
+            self._evaluation.remove()
+            self._evaluation = None
         self._samples += samples
         if self._ddp:
             self._averages = self._ddp.averages_next
             if self._before_model:
                 self.recorder.exchanged(*self._ddp.buffers)
                 self._before_model = False
+        self._begin_forward()
+
+    def _begin_forward(self) -> None:
+        if self.phase == "data":
+            # The optimizer's step may compute gradients itself.
+            self.recorder.mark("apply" if self._in_step else "data")
+            self.phase = "forward"
 
     def _find_ddp(self) -> None:
         """The one in whose forward this is, if any."""
@@ -160,41 +176,53 @@ class WatchedSteps(LoopPhases):
         if ddp is not None and self._ddp is None:
             self._watch_ddp(ddp)
 
-    def _backward_begins(self, gradient: Tensor) -> None:
-        if self.phase != "backward":
-            super()._backward_begins(gradient)
+    def _evaluated(self, model: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002
+        """What was done since the last step was an evaluation, and belongs to none."""
+        if self._me and self.phase == "data" and not self._in_step:
+            self.recorder.mark("evaluate")
+            self.recorder.close(self._me.clock)
+
+    def _backward_begins(self) -> None:
+        """Of a loss, which belongs to forward, or of a second one."""
+        if self.phase == "forward":
+            self.recorder.mark("forward")
+            self.phase = "backward"
+        elif self._has_gradient:
+            self.phase = "backward"
+
+    def _accumulated(self, parameter: nn.Parameter) -> None:  # noqa: ARG002
+        """The first gradient is there. DDP waits for its sums in a callback that is not queued yet."""
+        if self._averages:
+            self._averages = False
             torch.autograd.Variable._execution_engine.queue_callback(self._computed)
 
     def _computed(self) -> None:
-        """All gradients are there. DistributedDataParallel waits for its sums in a callback that is queued by now."""
-        self._end_backward()
-        self._has_gradient = True
-        if self._averages:
-            self._averages = False
-            torch.autograd.Variable._execution_engine.queue_callback(self._averaged)
+        """All gradients are there, and DDP's callback is queued."""
+        self._backward_ended()
+        torch.autograd.Variable._execution_engine.queue_callback(self._averaged)
 
     def _averaged(self) -> None:
         assert self._ddp is not None
         self.recorder.exchanged(*self._ddp.gradient)
 
-    def evaluated(self) -> None:
-        """What was done since the last step was an evaluation, and belongs to none."""
-        if self._me and self.phase == "data" and not self.hooks.in_step:
-            self.recorder.mark("evaluate")
-            self.recorder.close(self._me.clock)
+    def _backward_ended(self) -> None:
+        if self.phase == "backward":
+            self.recorder.mark("backward")
+            self.phase = "data"
+            self._has_gradient = True
 
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         if self._me:
             if not self._has_gradient:
                 self.recorder.mark("data")
-            self.hooks.in_step = True
+            self._in_step = True
 
     def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         me, recorder, samples = self._me, self.recorder, self._samples
         if me is None:
             return
         recorder.mark("apply")
-        self.hooks.in_step = self._has_gradient = False
+        self._in_step = self._has_gradient = False
         self.phase = "data"
         recorder.count(samples)
         self._samples = 0
@@ -240,7 +268,6 @@ class WatchedSteps(LoopPhases):
         # Ranks of a host read the same clock, and their spans count from the same moment.
         begun = self._comm.exchange(perf_counter())[self._records.local[0]]
         self.recorder = WatchRecorder(lengths, events, self._records.ledger, perf_counter() - begun)
-        self.hooks = _Marks(self.recorder)
         self._me = me
 
     def _strategy(self) -> str:
@@ -276,7 +303,7 @@ class WatchedSteps(LoopPhases):
 
     def _conclude(self, ending: Ending) -> None:
         """The script has ended: add up what all workers did."""
-        self._remove_hooks()
+        self.end_watching()
         me = self._me
         with suppress(OSError), self._held, self._writing:
             if me is None:
@@ -293,10 +320,11 @@ class WatchedSteps(LoopPhases):
             finally:
                 self._observer.close()
 
-    def _remove_hooks(self) -> None:
-        for hook in self._registered:
+    def end_watching(self) -> None:
+        for hook in [*self._registered, *filter(None, [self._evaluation])]:
             hook.remove()
         self._registered.clear()
+        self._evaluation = None
 
 
 def _observer(process: ScriptProcess, settings: Settings) -> Observer:
