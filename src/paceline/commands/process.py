@@ -1,6 +1,5 @@
 """A command in a process of its own, for a caller in Python: what it prints is passed on, how it ended is raised."""
 
-import contextlib
 import json
 import os
 import re
@@ -15,9 +14,11 @@ from typing import IO, Any
 from paceline.commands.train import option_words
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes import prctl
+from paceline.runtimes.live.failures import killed_by
 from paceline.runtimes.live.launcher.launch import paceline_command
 
-FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+FAILED, BAD_USAGE = 1, 2
+INTERRUPTED = (130, -signal.SIGINT, -signal.SIGTERM)
 KEPT = 50
 """Of the last lines on stderr: the last one says what went wrong."""
 
@@ -28,8 +29,8 @@ def run_command(
     """Run ``paceline WORDS`` to its end and return its exit code, 0 or that of a missed target.
 
     ``read`` is given each line of its stdout; with ``show`` what it prints appears here as well, its stdout only where
-    ``results`` are wanted. A mistake of the user
-    is a UsageError, a run that failed a RunFailed. Ctrl-C is passed on once, so that the run saves a checkpoint.
+    ``results`` are wanted. A mistake of the user is a UsageError; a run that failed, or that something has killed, is a
+    RunFailed. Each Ctrl-C is passed on: at the first one the run saves a checkpoint, the second one ends it at once.
     """
     command = paceline_command(words)
     # In a session of its own it gets Ctrl-C from here alone.
@@ -54,9 +55,7 @@ def run_command(
         _pass_on(process.stdout, sys.stdout if show and results else None, read)
         code = process.wait()
     except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGINT)
-        process.wait()
+        _interrupt(process, process.stdout)
         raise
     finally:
         errors.join()
@@ -64,9 +63,28 @@ def run_command(
         process.stderr.close()
     if code in (FAILED, BAD_USAGE):
         raise (UsageError if code == BAD_USAGE else RunFailed)(_reason(said))
-    if code == INTERRUPTED or code < 0:
+    if code in INTERRUPTED:
         raise KeyboardInterrupt
+    if code < 0:
+        raise RunFailed(
+            f"'paceline {words[0]}' was {killed_by(code)}; if nobody did that, the machine may have run out of memory, "
+            "which the kernel's log says (dmesg)"
+        )
     return code
+
+
+def _interrupt(process: "subprocess.Popen[str]", stdout: IO[str]) -> None:
+    """Pass Ctrl-C on, and each further one, until the process has ended."""
+    while True:
+        process.send_signal(signal.SIGINT)
+        try:
+            _pass_on(
+                stdout, None, lambda _: None
+            )  # which nobody reads: a full pipe would keep it from ending
+            process.wait()
+            return
+        except KeyboardInterrupt:
+            continue
 
 
 def run_json(words: Sequence[str], arguments: Mapping[str, Any], *, show: bool) -> dict[str, Any]:
