@@ -154,7 +154,8 @@ def test_a_job_is_predicted_as_an_object_and_as_the_function_that_makes_it():
 def test_an_optimizer_is_taken_as_a_name_a_class_or_one_that_is_made():
     named = paceline.predict("mlp", optimizer="adam", **HERE)
     made = torch.optim.Adam(MLP.parameters(), lr=0.1)
-    for optimizer in (torch.optim.Adam, made, partial(torch.optim.Adam, lr=0.1)):
+    decayed = torch.optim.AdamW(MLP.parameters())  # whose defaults are more than its constructor takes
+    for optimizer in (torch.optim.Adam, made, decayed, partial(torch.optim.Adam, lr=0.1)):
         other = paceline.predict("mlp", optimizer=optimizer, **HERE)
         assert other.rows[0]["memory_optimizer"] == pytest.approx(named.rows[0]["memory_optimizer"], rel=1e-3)
 

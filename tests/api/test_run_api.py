@@ -103,7 +103,8 @@ def test_objects_of_one_s_own_are_simulated_as_they_are(mine, tmp_path):
 def test_a_module_is_trained_as_a_copy(tmp_path):
     module = build_job(JobSpec(model="mlp")).model()
     before = [one.clone() for one in module.parameters()]
-    run = paceline.simulate(cluster=CLUSTER, runs=tmp_path, **SHORT | {"model": module})
+    optimizer = torch.optim.AdamW(module.parameters())
+    run = paceline.simulate(cluster=CLUSTER, runs=tmp_path, optimizer=optimizer, **SHORT | {"model": module})
     assert run.rows[-1]["train_loss"] > 0
     assert all(torch.equal(one, other) for one, other in zip(before, module.parameters(), strict=True))
 

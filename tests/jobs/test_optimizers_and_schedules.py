@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from torch import nn, optim
 from paceline import specs
 from paceline.errors import UsageError
 from paceline.jobs import OPTIMIZERS, SCHEDULES
+from paceline.jobs.layerwise import LAMB, LARS
+from paceline.jobs.optimizers import ELEMENTWISE, constructor_settings
 from paceline.jobs.schedules import scale_schedule
 from paceline.runtimes.flat import Flat, flat_optimizer
 
@@ -47,6 +50,22 @@ def test_an_optimizer_does_what_torchs_plain_one_does(
             optimizer.step()
     assert torch.allclose(ours, theirs, atol=1e-6)
     assert not torch.allclose(ours, torch.linspace(-1, 1, 37), atol=1e-3)
+
+
+class Keywords(optim.AdamW):
+    """Of one's own, with no settings of its own."""
+
+    def __init__(self, params: Any, **more: Any) -> None:
+        super().__init__(params, **more)
+
+
+@pytest.mark.parametrize("kind", [*sorted(ELEMENTWISE, key=str), optim.Adafactor, LAMB, LARS, Keywords])
+def test_an_optimizer_is_made_again_with_its_defaults(kind: type[optim.Optimizer]) -> None:
+    """If this failed, a script's optimizer could be neither predicted nor taken to servers."""
+    make: Any = kind
+    first = make([nn.Parameter(torch.zeros(2, 2))], lr=0.25, weight_decay=0.125)
+    again = make([nn.Parameter(torch.zeros(2, 2))], **constructor_settings(kind, first.defaults))
+    assert again.defaults == first.defaults
 
 
 @pytest.mark.parametrize(

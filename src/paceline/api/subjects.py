@@ -86,4 +86,8 @@ def factory_of(optimizer: Any) -> Any:
         return optimizer
     from torch.optim import Optimizer
 
-    return partial(type(optimizer), **optimizer.defaults) if isinstance(optimizer, Optimizer) else optimizer
+    from paceline.jobs.optimizers import constructor_settings
+
+    if not isinstance(optimizer, Optimizer):
+        return optimizer
+    return partial(type(optimizer), **constructor_settings(type(optimizer), optimizer.defaults))

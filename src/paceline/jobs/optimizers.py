@@ -4,10 +4,10 @@ An optimizer is called with a model's parameters and makes torch's own, of its f
 which on a CPU takes about half the time; or one of ``layerwise.py``.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from inspect import unwrap
+from inspect import Parameter, signature, unwrap
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -38,6 +38,21 @@ def plain_step(optimizer: optim.Optimizer) -> Callable[[], object]:
     if not known or optimizer.defaults.get("differentiable") or hooks:
         return optimizer.step
     return torch.no_grad()(partial(unwrap(type(optimizer).step), optimizer))
+
+
+def constructor_settings(kind: type[optim.Optimizer], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes an optimizer with the defaults of another: some keep more than their constructor takes, as AdamW does.
+
+    A constructor that passes its keywords on takes what its base does.
+    """
+    known: set[str] = set()
+    for one in kind.__mro__:
+        if "__init__" in vars(one):
+            taken = signature(vars(one)["__init__"]).parameters.values()
+            known |= {parameter.name for parameter in taken}
+            if all(parameter.kind is not Parameter.VAR_KEYWORD for parameter in taken):
+                break
+    return {name: value for name, value in defaults.items() if name in known}
 
 
 def has_momentum(optimizer: optim.Optimizer) -> bool:

@@ -3,7 +3,6 @@
 Nothing is pickled: an optimizer is the import path of its class and the settings of its groups, as JSON.
 """
 
-import inspect
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from torch.optim import Optimizer
 
 from paceline.codecs.context import Layout
 from paceline.errors import UsageError, raised
-from paceline.jobs.optimizers import ELEMENTWISE
+from paceline.jobs.optimizers import ELEMENTWISE, constructor_settings
 from paceline.loop.replica import LoopReplica
 from paceline.runtimes.compression import layout_of
 from paceline.runtimes.flat import ScheduledOptimizer
@@ -128,10 +127,8 @@ def make_optimizer(model: ServedModel, groups: list[dict[str, Any]], script: str
         raise UsageError(
             f"optimizer {model.optimizer} is no class of optimizers; derive it from torch.optim.Optimizer"
         )
-    known = inspect.signature(kind).parameters
-    given = {one: value for one, value in model.defaults.items() if one in known}
     try:
-        return kind(groups, **given)
+        return kind(groups, **constructor_settings(kind, model.defaults))
     except Exception as error:
         raise UsageError(
             f"optimizer {name} cannot be made again on the servers: {raised(error)}; let its constructor take its "
