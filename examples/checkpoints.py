@@ -1,4 +1,7 @@
-"""Evaluation and checkpoints: a script that is started again goes on as if it had never stopped."""
+"""Evaluation and checkpoints: a script that is started again goes on as if it had never stopped.
+
+With servers, the optimizer's state is theirs, and begins anew.
+"""
 
 import argparse
 import sys

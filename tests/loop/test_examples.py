@@ -1,9 +1,11 @@
 """The examples that a user copies: each under four strategies, with two workers and alone."""
 
+import random
 import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -48,10 +50,13 @@ def test_an_example_learns_under_every_strategy(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", LEARNS)
 def test_an_example_learns_with_servers(name: str, tmp_path: Path) -> None:
-    done = run_paceline(
-        "run", "--strategy", "ssp:staleness=2", *shlex.split(script(name, "--epochs", 1)), cwd=tmp_path
-    )
+    words = ("run", "--strategy", "ssp:staleness=2", *shlex.split(script(name)))
+    done = run_paceline(*words, "--epochs", "1", cwd=tmp_path)
     assert_learnt(name, done.stdout)
+    if name == "checkpoints":  # with what the servers do not begin with
+        again = run_paceline(*words, "--epochs", "2", cwd=tmp_path)
+        assert re.findall(r"^epoch \d", again.stdout, re.M) == ["epoch 2"]
+        assert again.stderr.count("a new AdamW: its state, such as momentum, was theirs") == 1
 
 
 def assert_learnt(name: str, out: str) -> None:
@@ -92,12 +97,14 @@ def test_a_script_that_is_started_again_goes_on_as_if_it_had_never_stopped(
 def test_distributed_checkpoints_have_the_workers_state(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Whose length nobody knows before it is loaded."""
+    """Whose length nobody knows before it is loaded; data sets draw from the streams of torch, Python and numpy."""
     monkeypatch.chdir(tmp_path)
 
     def trained(steps: int, *, load: bool) -> list[torch.Tensor]:
         monkeypatch.setattr(ScriptProcess, "current", None)
         torch.manual_seed(1)
+        random.seed(1)
+        np.random.seed(1)
         model = nn.Linear(4, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         worker = paceline.distribute(model, optimizer, strategy="diloco:period=3")
@@ -107,7 +114,7 @@ def test_distributed_checkpoints_have_the_workers_state(
             dcp.load(parts, checkpoint_id=tmp_path / "saved")
             model.load_state_dict(parts["model"])
         for _ in range(steps):
-            model(torch.randn(3, 4)).pow(2).mean().backward()
+            model(torch.randn(3, 4) + random.gauss() + np.random.normal()).pow(2).mean().backward()
             optimizer.step()
             optimizer.zero_grad()
         if steps == 5:
@@ -119,3 +126,17 @@ def test_distributed_checkpoints_have_the_workers_state(
 
     through, _, resumed = trained(9, load=False), trained(5, load=False), trained(4, load=True)
     assert all(torch.equal(*pair) for pair in zip(through, resumed, strict=True))
+
+
+def test_two_workers_go_on_from_one_distributed_checkpoint(tmp_path: Path) -> None:
+    """If this failed, the ranks' states would be written over each other, or taken for one."""
+    pair = str(Path(__file__).parent / "checkpoint_pair.py")
+    parts = ((0, 8, "through"), (0, 5, "half"), (5, 8, "resumed"))
+    run_in_turn(
+        [shlex.join([pair, str(first), str(last), "saved", out]) for first, last, out in parts], tmp_path
+    )
+    through, resumed = (
+        [torch.load(tmp_path / f"{out}-{rank}") for rank in "01"] for out in ("through", "resumed")
+    )
+    assert all(torch.equal(*pair) for pair in zip(through, resumed, strict=True))
+    assert not torch.equal(*through), "between averages workers differ"

@@ -1,6 +1,7 @@
 """What a loop cannot do is refused in a sentence, and nobody waits for ever."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,37 @@ def test_states_of_another_run_are_refused(alone: None) -> None:
     model(torch.randn(3, 4)).sum().backward()
     with pytest.raises(UsageError, match="comes too late"):
         worker.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "refused"), [("local-sgd:period=2", True), ("sma:learners=2", True), ("all-reduce", False)]
+)
+def test_no_replica_is_taken_for_the_central_model(
+    strategy: str, refused: bool, alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, an evaluation after loading would be of what one worker has, without a word."""
+    model, optimizer = model_and_optimizer()
+    worker = paceline.distribute(model, optimizer, strategy=strategy)
+    step(model, optimizer)
+    state = worker.state_dict()
+    worker.close()
+    monkeypatch.setattr(ScriptProcess, "current", None)
+    model, optimizer = model_and_optimizer()
+    worker = paceline.distribute(model, optimizer, strategy=strategy)
+    with worker.central_model():  # nothing is loaded: all begin with the same
+        pass
+    worker.load_state_dict(state)
+    says = f"of strategy '{strategy}' .*; take a step first"
+    with pytest.raises(UsageError, match=says) if refused else nullcontext(), worker.central_model():
+        pass
+    step(model, optimizer)
+    with worker.central_model():
+        pass
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    model(torch.randn(4, 4)).sum().backward()
+    optimizer.step()
 
 
 class Stream(IterableDataset[int]):

@@ -60,6 +60,11 @@ def has_momentum(optimizer: optim.Optimizer) -> bool:
     return any(group.get("momentum") or group.get("betas", (0.0,))[0] for group in optimizer.param_groups)
 
 
+def keeps_state(optimizer: optim.Optimizer) -> bool:
+    """Whether its steps depend on earlier ones, as those of all optimizers but plain SGD do."""
+    return type(optimizer) is not optim.SGD or has_momentum(optimizer)
+
+
 def clip_norm_(grad: Tensor, most: float | None) -> None:
     """Scale a flat gradient, or each row of a matrix, down to this norm, as torch's ``clip_grad_norm_`` does.
 

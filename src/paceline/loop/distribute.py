@@ -12,11 +12,13 @@ from torch.utils.data import DataLoader
 
 from paceline.codecs import CODECS
 from paceline.codecs.base import Codec
-from paceline.errors import UsageError
+from paceline.errors import UsageError, say_on_stderr
+from paceline.jobs.optimizers import keeps_state
 from paceline.loop.process import ScriptProcess, check_script
 from paceline.loop.saved import read_state, saved_state
 from paceline.loop.sharding import shard
 from paceline.loop.steps import LoopSteps
+from paceline.runtimes.prepare import check_settings
 from paceline.runtimes.replica import in_eval_mode
 from paceline.specs import spec_of
 from paceline.strategies import STRATEGIES
@@ -112,6 +114,7 @@ class LoopWorker:
         """
         steps, model = self._steps, self._steps.replica.model
         if steps.run is None:
+            self._check_central()
             with in_eval_mode(model):
                 yield model
             return
@@ -126,10 +129,23 @@ class LoopWorker:
                 standing_in.__exit__(None, None, None)
             steps.evaluated()
 
+    def _check_central(self) -> None:
+        """Before the first step all replicas are the same, unless others were loaded."""
+        if self._steps.loaded and not self._strategy.replicated:
+            raise UsageError(
+                "central_model() after load_state_dict() and before the first step, where this rank of strategy "
+                f"{self._steps.settings.strategy!r} has only its own replica; take a step first"
+            )
+
+    @property
+    def _strategy(self) -> Strategy:
+        return check_settings(self._steps.settings)
+
     def state_dict(self) -> dict[str, Any]:
         """What this worker needs to go on as if it had never stopped, beside the model's and the optimizer's states.
 
-        It is this rank's own: what the strategy and the codec keep, random streams, and the orders of sharded loaders.
+        It is this rank's own: what the strategy and the codec keep, the random streams of torch, Python and numpy, and
+        the orders of sharded loaders. What servers keep, such as momentum, is not in it.
         """
         steps = self._steps
         steps.wait()
@@ -143,3 +159,9 @@ class LoopWorker:
                 "load_state_dict() comes too late: this worker has trained; call it before the first step"
             )
         steps.loaded = read_state(state, str(steps.settings.strategy), steps.replica, self._orders)
+        optimizer = steps.replica.users_optimizer
+        if self.rank == 0 and self._strategy.served and keeps_state(optimizer):
+            say_on_stderr(
+                f"servers begin with rank 0's model and a new {type(optimizer).__name__}: its state, such as momentum, "
+                "was theirs, and is not in what a worker saves"
+            )

@@ -9,10 +9,13 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.loop.replica import LoopReplica, LoopRun
+from paceline.runtimes.randomness import AllStreams
 from paceline.runtimes.session import Position
 
 NUMBERS = ("clock", "samples_since_sync", "total_weight")
 """Of a worker, beside the strategy's own state."""
+STREAMS = AllStreams()
+"""A script may draw from any of them, as data sets that augment do."""
 
 
 def saved_state(
@@ -31,7 +34,7 @@ def saved_state(
         **loaded,
         "rank": replica.rank,
         "workers": replica.workers,
-        "random": torch.get_rng_state(),
+        "random": STREAMS.get(),
         "orders": [one.get_state() for one in orders],
     }
     if replica.device.type == "cuda":
@@ -74,7 +77,7 @@ def read_state(
         )
     for one, order in zip(orders, content["orders"], strict=True):
         one.set_state(order)
-    torch.set_rng_state(content["random"])
+    STREAMS.set(content["random"])
     if "cuda" in content:
         torch.cuda.set_rng_state(content["cuda"], replica.device)
     if "params" in content:
