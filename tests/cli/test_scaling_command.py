@@ -60,6 +60,7 @@ def test_checkpoints_and_processes_are_measured_and_kept(tmp_path, monkeypatch, 
     assert never["checkpoint"] == never["checkpoint_bytes"] == 0
     assert often["checkpoint"] > 0
     assert often["checkpoints"] == pytest.approx(3 / 12), "after steps 4, 8 and 12"
+    assert (never["checkpoint_every"], often["checkpoint_every"]) == (0, 4)
     assert often["checkpoint_bytes"] > 4 * saved["parameters"]
     assert (
         "no profile of this machine, so nothing is predicted: 'paceline calibrate machine'"

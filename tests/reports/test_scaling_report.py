@@ -59,6 +59,23 @@ def test_larger_batches_stop_paying_off_where_a_doubling_gives_less_than_a_tenth
     assert answer(with_rates(100, 190, 300, 400, kind="batch", **sizes)).endswith(
         "up to the largest measured."
     )
+    both = with_rates(
+        100,
+        190,
+        200,
+        201,
+        kind="batch",
+        batch=[16, 32] * 2,
+        workers=[1] * 4,
+        loading=["with"] * 2 + ["without"] * 2,
+    )
+    assert answer(both) == (
+        "1 worker x batch 32: 190 samples/s, the most with data loading; larger batches paid off up to the largest "
+        "measured. Larger batches stop paying off at 16 without data loading: 32 gives +0 % samples a second. 1 worker "
+        "x batch 32, without data loading: 201 samples/s, the most without data loading."
+    ), "none of both is the most of all"
+    only = replace(both, sweep=replace(both.sweep, loading=("with", "without")), rows=both.rows[2:])
+    assert answer(only).endswith("the most of all."), "also where the runs with loading failed"
 
 
 def test_processes_and_checkpoints_have_their_own_answers():
@@ -72,7 +89,12 @@ def test_processes_and_checkpoints_have_their_own_answers():
     )
     plain, row = saved.rows
     row = replace(
-        row, checkpoint=10 * row.step.total, checkpoints=0.1, checkpoint_bytes=2_000_000, whole=2e-3
+        row,
+        checkpoint=10 * row.step.total,
+        checkpoints=0.1,
+        checkpoint_every=10,
+        checkpoint_bytes=2_000_000,
+        whole=2e-3,
     )
     saved = replace(saved, rows=(replace(plain, whole=1e-3, checkpoint=0.0), row))
     assert answer(saved).startswith("Every 10 steps, checkpoints take 50.0 % of the time (")
@@ -80,6 +102,10 @@ def test_processes_and_checkpoints_have_their_own_answers():
     assert "by difference" in lines[0]
     assert "speed-up" not in lines[0]
     assert "50.0 %         50.0 %" in lines[2], "by spans and by difference"
+    # Runs of 10 steps where 1,000 lie between two checkpoints: each of them saves once, at its last step.
+    rare = replace(saved, rows=(saved.rows[0], replace(row, checkpoint_every=1000)))
+    assert "checkpoints take 0.99 % of the time" in answer(rare), "else a short run says 50 %"
+    assert "0.99 %         0.99 %                1.01" in aligned(*table_cells(rare))[2]
 
 
 def test_a_table_has_the_columns_that_say_something():
@@ -99,6 +125,11 @@ def test_the_difference_between_the_two_ways_is_explained():
     words = explain(row)
     assert words.startswith("2 workers x batch 64: Tn - T1/n is ")
     assert f"takes {row.contention:.2f} times as long" in words
+    less = replace(row, difference=replace(row.difference, contention=-0.25 * row.epoch, rest=0.0))
+    assert " less: computing beside other workers" in explain(less)
+    assert "-" not in explain(less).partition("waiting for other workers. ")[2], (
+        "less, and not less than nothing"
+    )
     same = replace(row, difference=replace(row.difference, contention=0.0, smaller_batch=0.0, rest=0.0))
     assert "The two agree." in explain(same)
 

@@ -227,6 +227,20 @@ def test_a_disturbed_repeat_counts_only_where_there_is_no_other(tmp_path):
     assert (row.repeats, row.speed_up) == (3, 0.7)
 
 
+def test_checkpoints_of_a_run_that_is_shorter_than_an_epoch_are_an_epoch_apart(tmp_path):
+    """Each run saves at its last step: by their number, checkpoints would seem to cost an epoch's steps as much."""
+    folder, own = SweepFolder(GOLDEN), SweepFolder(tmp_path / "own")
+    sweep = replace(folder.read(), kind="checkpoint", workers=(1,), checkpoints=(Cadence(0), Cadence(2)))
+    plain, saves = (one for one in sweep.cells if one.batch == 64)
+    like = folder.done(folder.read(), [SweepRun(SweepCell(batch=64), 1)]).popitem()[1]
+    own.open(sweep)
+    own.keep(sweep, replace(like, cell=SweepRun(plain, 1), steps=24))
+    own.keep(sweep, replace(like, cell=SweepRun(saves, 1), steps=24, checkpoint=0.1, checkpoints=1))
+    never, often = summarize_sweep(sweep, own).rows
+    assert (never.checkpoint_every, often.checkpoint_every) == (0, 2 * 23), "1,437 samples are 23 steps of 64"
+    assert often.checkpoints == pytest.approx(1 / 24)
+
+
 class Trainings:
     """Starts trainings as forks, which are quick, and remembers their settings."""
 

@@ -65,17 +65,27 @@ def _pays(rows: Sequence[SweepRow], workers: int, variant: str) -> str:
 
 
 def _batch(result: SweepResult) -> str:
-    rows = [row for row in result.rows if row.cell.loading == result.sweep.loading[0]]
+    groups: dict[str, list[SweepRow]] = {}
+    for row in result.rows:
+        groups.setdefault(row.cell.loading, []).append(row)
+    return " ".join(
+        _largest_batch(rows, f" {loading} data loading" if len(groups) > 1 else "")
+        for loading, rows in groups.items()
+    )
+
+
+def _largest_batch(rows: Sequence[SweepRow], among: str) -> str:
+    """Up to which batch a larger one pays off; ``among`` says of which cells, where these are not all."""
     best = max(rows, key=lambda row: row.rate.median)
     if len(rows) == 1:
-        return f"{_capital(str(best.cell))}: {_rate(best)}; only one batch was measured."
-    words = f"{_capital(str(best.cell))}: {_rate(best)}, the most of all"
+        return f"{_capital(str(best.cell))}: {_rate(best)}; only one batch was measured{among}."
+    words = f"{_capital(str(best.cell))}: {_rate(best)}, the most{among or ' of all'}"
     for row, larger in pairwise(rows):
         ratio = larger.rate.median / row.rate.median
         if ratio < (1 + WORTH) ** log2(larger.cell.batch / row.cell.batch):
             gain = 100 * (ratio - 1)
             return (
-                f"Larger batches stop paying off at {row.cell.batch}: {larger.cell.batch} gives {gain:+.0f} % "
+                f"Larger batches stop paying off at {row.cell.batch}{among}: {larger.cell.batch} gives {gain:+.0f} % "
                 f"samples a second. {words}."
             )
     return f"{words}; larger batches paid off up to the largest measured."
@@ -87,11 +97,11 @@ def _checkpoint(result: SweepResult) -> str:
         return "No cell with checkpoints was measured."
     worst = max(rows, key=_overhead_by_spans)
     each = "; ".join(
-        f"every {row.cell.checkpoint}, checkpoints take {100 * _overhead_by_spans(row):.1f} % of the time "
+        f"every {row.cell.checkpoint}, checkpoints take {_percents(_overhead_by_spans(row))} of the time "
         f"({show_seconds(row.checkpoint)} each, {show_bytes(row.checkpoint_bytes)})"
         for row in rows[:3]
     )
-    more = "" if len(rows) <= 3 else f"; at most {100 * _overhead_by_spans(worst):.1f} %"
+    more = "" if len(rows) <= 3 else f"; at most {_percents(_overhead_by_spans(worst))}"
     return f"{_capital(each)}{more}."
 
 
@@ -103,12 +113,13 @@ def _processes(result: SweepResult) -> str:
         return f"One process has all that the host gives: {_rate(best)}; more side by side are no faster."
     return (
         f"{best.cell.processes} processes side by side give the most: {_rate(best)} of the host, "
-        f"{best.speed_up:.2f} times one alone; each is {best.contention:.2f} times as slow to compute a step."
+        f"{best.speed_up:.2f} times one alone; each computes {best.contention:.2f}x slower."
     )
 
 
 def _overhead_by_spans(row: SweepRow) -> float:
-    spent = row.checkpoint * row.checkpoints
+    """The share of the time of a long run, whose checkpoints are as far apart as their cadence says."""
+    spent = row.checkpoint / row.checkpoint_every
     return spent / (row.step.total + spent)
 
 
@@ -206,19 +217,31 @@ def _kind_columns(result: SweepResult) -> list[Column]:
                 ("size", lambda row: show_bytes(row.checkpoint_bytes) if row.checkpoint_bytes else ""),
                 ("share by spans", lambda row: _percents(_overhead_by_spans(row)) if row.checkpoint else ""),
                 ("by difference", lambda row: _overhead_by_difference(result, row)),
-                ("with it, ms a step", lambda row: f"{1e3 * row.whole:.3g}"),
+                ("with it, ms a step", lambda row: f"{1e3 * _whole_step(result, row):.3g}"),
             ]
 
 
 def _overhead_by_difference(result: SweepResult, row: SweepRow) -> str:
+    spent = _spent_by_difference(result, row)
+    return "" if spent is None else _percents(spent / _whole_step(result, row))
+
+
+def _spent_by_difference(result: SweepResult, row: SweepRow) -> float | None:
+    """Seconds that checkpoints add to a step of a long run, by what one of them adds to these; None without any."""
     base = result.row(result.sweep.base(row.cell))
-    if base is None or base is row:
-        return ""
-    return _percents((row.whole - base.whole) / row.whole)
+    if base is None or base is row or not row.checkpoints:
+        return None
+    return (row.whole - base.whole) / row.checkpoints / row.checkpoint_every
+
+
+def _whole_step(result: SweepResult, row: SweepRow) -> float:
+    """Mean seconds of a step of a long run, checkpoints included."""
+    base, spent = result.row(result.sweep.base(row.cell)), _spent_by_difference(result, row)
+    return row.whole if base is None or spent is None else base.whole + spent
 
 
 def _percents(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{100 * share:.1f} %" if abs(share) >= 0.01 else percent(float(f"{share:.2g}"))
 
 
 def _usage() -> list[Column]:
@@ -297,9 +320,7 @@ def explain(row: SweepRow) -> str:
         (row.difference.rest, "what lies between the parts of a step"),
     ]
     named = [
-        f"{show_seconds(seconds)} {'less' if seconds < 0 else 'more'}: {why}".replace("-", "", 1)
-        if seconds < 0
-        else f"{show_seconds(seconds)} more: {why}"
+        f"{show_seconds(abs(seconds))} {'less' if seconds < 0 else 'more'}: {why}"
         for seconds, why in parts
         if abs(seconds) >= MENTIONED * row.epoch
     ]
@@ -332,7 +353,7 @@ def scored(result: SweepResult) -> list[str]:
     return lines + [f"not predicted: {why}" for why in missing if why]
 
 
-def odd_ones(result: SweepResult) -> list[str]:
+def outlier_lines(result: SweepResult) -> list[str]:
     """Repeats that are far from the others, and what disturbed the sweep."""
     lines = []
     for one in result.outliers:
@@ -350,7 +371,7 @@ def odd_ones(result: SweepResult) -> list[str]:
 def text_lines(result: SweepResult) -> list[str]:
     lines = _wrapped([answer(result)])
     if not result.rows:
-        return [*lines, *_wrapped(odd_ones(result))]
+        return [*lines, *_wrapped(outlier_lines(result))]
     titles, cells = both_ways_cells(result)
     both = [BOTH_WAYS, *aligned(titles, cells, left=("",)), *_wrapped(both_ways_explained(result))]
     parts = (
@@ -358,7 +379,7 @@ def text_lines(result: SweepResult) -> list[str]:
         aligned(*table_cells(result), left=LEFT),
         both if cells else [],
         _wrapped(scored(result)),
-        _wrapped(odd_ones(result)),
+        _wrapped(outlier_lines(result)),
     )
     return [*lines, *(line for part in parts if part for line in ("", *part))]
 

@@ -34,7 +34,7 @@ def sweep_page(path: Path) -> ReportPage:
         about=scaling.header(result),
         answer=scaling.answer(result),
         findings=tuple(scaling.scored(result)),
-        notes=tuple(scaling.odd_ones(result)),
+        notes=tuple(scaling.outlier_lines(result)),
         sections=tuple(section for section in sections if section.blocks),
     )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from statistics import median
 
@@ -97,7 +98,9 @@ class SweepRow:
     checkpoint: float
     """Seconds of one checkpoint."""
     checkpoints: float
-    """A step."""
+    """A step, in these runs: they may be shorter than the cadence, and each of them saves at its last step."""
+    checkpoint_every: int
+    """Steps between two checkpoints of a long run; 0 where none are saved."""
     checkpoint_bytes: int
     cpu_percent: float | None
     memory_bytes: float | None
@@ -168,7 +171,7 @@ def summarize_sweep(sweep: Sweep, folder: SweepFolder, broken: Sequence[str] = (
         repeats.setdefault(run.cell, []).append(result)
     if sweep.kind == "processes":
         repeats = {cell: [_as_mean(one) for one in results] for cell, results in repeats.items()}
-    counted = {cell: _calm(results) for cell, results in repeats.items()}
+    counted = {cell: undisturbed(results) for cell, results in repeats.items()}
     middles = {cell: middle(results) for cell, results in counted.items()}
     rows = [
         _row(sweep, cell, counted[cell], counted[base], middles[reference], folder.plan(sweep, cell))
@@ -187,7 +190,7 @@ def summarize_sweep(sweep: Sweep, folder: SweepFolder, broken: Sequence[str] = (
     )
 
 
-def _calm(results: Sequence[RepeatResult]) -> list[RepeatResult]:
+def undisturbed(results: Sequence[RepeatResult]) -> list[RepeatResult]:
     """Those during which nothing else computed, where there are any."""
     return [one for one in results if not one.disturbed] or list(results)
 
@@ -253,6 +256,7 @@ def _row(
         whole=median(one.whole for one in results),
         checkpoint=median(one.checkpoint for one in results),
         checkpoints=usual.checkpoints / usual.steps,
+        checkpoint_every=cell.checkpoint.in_steps(ceil(steps)),
         checkpoint_bytes=usual.checkpoint_bytes,
         cpu_percent=_median([one.cpu_percent for one in results]),
         memory_bytes=_median([one.memory_bytes for one in results]),
