@@ -14,7 +14,7 @@ from paceline.records.files import DamagedFile, to_document, write_json
 from paceline.records.folder import RunFolder
 from paceline.records.spans import Span, StepBreakdown, StepRecord
 from paceline.reports.compare import answers, comparison_document, comparison_text, failures, warnings
-from paceline.studies.compare import ComparedRun, RunComparison, SpeedDifference, compare
+from paceline.studies.compare import ComparedRun, RunComparison, SpeedDifference, compare, compared_run
 from paceline.studies.findings.find import Diagnosis
 from paceline.studies.findings.observed import ObservedSteps
 from paceline.studies.predict.forecast import RunForecast
@@ -99,6 +99,43 @@ def test_a_difference_within_the_spread_is_no_difference() -> None:
     assert failures(quiet, 0.09) == []
 
 
+def test_without_the_record_of_steps_no_difference_is_told(tmp_path: Path) -> None:
+    """A spread that is not known is not none: noise would be called slower, and fail a check."""
+    known = side("known", STEP)
+    bare = compared_run("bare", made_up(tmp_path, [totals(STEP * 1.2)]))
+    comparison = RunComparison(sides=(known, bare))
+    (one,) = comparison.differences
+    assert (one.ratio, one.spread, one.significant) == (pytest.approx(1.2), None, False)
+    assert comparison.slowest is None
+    (answer,) = answers(comparison)
+    assert answer.startswith(
+        "No difference that can be told from the spread: bare (1 worker) is 1.20x slower"
+    )
+    assert answer.endswith("and how much their steps vary is not known.")
+    assert [one for one in warnings(comparison) if "not known" in one] == [
+        "bare: How much its steps vary is not known: its record of steps is gone or too short."
+    ]
+    assert "±" not in comparison_text(comparison).partition("whole step")[2].partition("\n")[0]
+    assert json.loads(json.dumps(comparison_document(comparison, None)))["differences"][0]["spread"] is None
+    with pytest.raises(
+        UsageError, match=r"max slowdown 5 % cannot be checked: how much the steps of bare vary"
+    ):
+        failures(comparison, 0.05)
+
+
+def test_steps_of_different_batches_are_explained_by_the_sample() -> None:
+    """By the step, the slower one would be explained by the smaller number: 10 ms against 15 ms."""
+    large = compared_side("b64", 64, StepBreakdown(forward=5e-3, backward=10e-3))
+    small = compared_side("b32", 32, StepBreakdown(forward=4e-3, backward=6e-3))
+    (answer,) = answers(RunComparison(sides=(large, small)))
+    assert answer.startswith("b32 (1 worker) is 1.33x slower per epoch than b64 (1 worker).")
+    assert answer.endswith("forward, backward and the optimizer take 312 us a sample against 234 us.")
+
+
+def compared_side(name: str, batch: int, step: StepBreakdown) -> ComparedRun:
+    return replace(side(name, step), rate=batch / step.total)
+
+
 def test_what_is_not_alike_is_told() -> None:
     one = side("a", STEP, conditions={"threads a worker": "1", "torch": "2"})
     two = side("b", STEP, conditions={"threads a worker": "4"}, doubts=("Others computed.",))
@@ -112,7 +149,7 @@ def test_real_runs_are_read_with_their_spread() -> None:
     golden = GOLDEN / "all-reduce"
     comparison = compare([golden, golden])
     (one,) = comparison.differences
-    assert (one.ratio, one.is_told) == (1.0, False)
+    assert (one.ratio, one.significant) == (1.0, False)
     assert 0 < one.first.relative_spread < 0.5
     document = json.loads(json.dumps(comparison_document(comparison, 0.05)))
     assert document["runs"][0]["workers"] == 2
@@ -148,6 +185,16 @@ def test_a_run_is_compared_with_its_own_prediction(tmp_path: Path) -> None:
     assert comparison.differences[0].ratio == pytest.approx(32 / 0.3 / 100.4, rel=0.01)
     assert comparison.sides[0].total_spread == pytest.approx(0.02 / 1.2816)
     assert "of a prediction, that of its own interval" in " ".join(comparison_text(comparison).split())
+
+
+def test_a_run_that_accumulates_has_the_batch_of_its_own_prediction(tmp_path: Path) -> None:
+    """Else each run with --accumulate would be said to differ from what was predicted of it."""
+    run = made_up(tmp_path, [totals(STEP, samples=16)] * 2)
+    accumulates = replace(run.config.settings, job=replace(run.config.settings.job, accumulate=4))
+    run = replace(run, config=replace(run.config, settings=accumulates))
+    file = tmp_path / "prediction.json"
+    write_json(file, to_document(RunForecast(row=row(batch=64, samples=128), made="now")))
+    assert not [one for one in warnings(compare([file, run])) if "batch" in one]
 
 
 def test_a_prediction_of_another_model_is_told(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """A comparison for people: the answer and what explains it, what makes it doubtful, a table, what would help."""
 
-from math import hypot
+from math import hypot, nan
 from textwrap import wrap
 from typing import Any
 
+from paceline.errors import UsageError
 from paceline.records.files import to_document
 from paceline.records.spans import StepBreakdown
 from paceline.reports.findings import findings_document, findings_text
@@ -60,22 +61,25 @@ def answers(comparison: RunComparison) -> list[str]:
 def _answer(comparison: RunComparison, one: SpeedDifference) -> str:
     factor, word = (one.ratio, "slower") if one.ratio > 1 else (1 / one.ratio, "faster")
     per = "per step" if comparison.same_batch else "per epoch" if comparison.epoch else "per sample"
-    if not one.is_told:
+    if not one.significant:
         return (
             f"No difference that can be told from the spread: {_called(one.other)} is {factor:.2f}x {word} {per} than "
-            f"{_called(one.first)}, and {_uncertain(one)} by {percent(round(SIGMAS * one.spread, 3))}."
+            f"{_called(one.first)}, and {_uncertain(one)}."
         )
     lost = "loss" if word == "slower" else "gain"
     cause, share = one.cause
     return (
         f"{_called(one.other)} is {factor:.2f}x {word} {per} than {_called(one.first)}. "
-        f"{100 * share:.0f} % of the {lost} is {cause}: {_explained(one, cause)}."
+        f"{100 * share:.0f} % of the {lost} is {cause}: {_explained(one, cause, a_step=comparison.same_batch)}."
     )
 
 
 def _uncertain(one: SpeedDifference) -> str:
+    if one.spread is None:
+        return "how much their steps vary is not known"
     predicted = "prediction" in (one.first.source, one.other.source)
-    return "what is predicted may be off" if predicted else "their steps vary"
+    words = "what is predicted may be off" if predicted else "their steps vary"
+    return f"{words} by {percent(round(SIGMAS * one.spread, 3))}"
 
 
 def _called(side: ComparedRun) -> str:
@@ -83,7 +87,8 @@ def _called(side: ComparedRun) -> str:
     return side.name if side.source == "prediction" else f"{side.name} ({counted(side.workers, 'worker')})"
 
 
-def _explained(one: SpeedDifference, cause: Group) -> str:
+def _explained(one: SpeedDifference, cause: Group, *, a_step: bool) -> str:
+    """What the cause is, in seconds a step, or a sample where steps have different batches."""
     slow, fast, diagnosis = one.slower, one.faster, one.slower.diagnosis
     if cause == "a slow rank" and diagnosis:
         seen = diagnosis.seen
@@ -91,10 +96,11 @@ def _explained(one: SpeedDifference, cause: Group) -> str:
     if cause == "communication":
         sends = f"a worker sends {show_bytes(slow.sent)} a step (predicted)"
         return f"in {slow.name}, {diagnosis.exchange if diagnosis else sends}"
-    took = [groups(side.step).get(cause, 0.0) for side in (slow, fast)]
-    against = f"{show_seconds(took[0])} a step against {show_seconds(took[1])}"
-    if cause in ("computing", "data") and slow.workers < fast.workers and took[0] <= ALIKE * took[1]:
+    steps = [groups(side.step).get(cause, 0.0) for side in (slow, fast)]
+    if cause in ("computing", "data") and slow.workers < fast.workers and steps[0] <= ALIKE * steps[1]:
         return f"{counted(fast.workers, 'worker')} share it, which {counted(slow.workers, 'worker')} did in {slow.name}"
+    took = steps if a_step else [groups(side.sample).get(cause, 0.0) for side in (slow, fast)]
+    against = f"{show_seconds(took[0])} a {'step' if a_step else 'sample'} against {show_seconds(took[1])}"
     words: dict[Group, str] = {
         "waiting": "ranks wait for each other",
         "computing": "forward, backward and the optimizer take",
@@ -152,7 +158,7 @@ def _table(comparison: RunComparison, unit: str, scales: list[float], *, differs
         cells = [f"{value:.{digits}f}" for value in values]
         for value, spread in zip(values[1:], spreads[1:], strict=True) if differs else ():
             both = hypot(spread, spreads[0])
-            cells.append(f"{value - values[0]:+.{digits}f}" + (f" ± {both:.{digits}f}" if both else ""))
+            cells.append(f"{value - values[0]:+.{digits}f}" + (f" ± {both:.{digits}f}" if both > 0 else ""))
         rows.append([ROWS.get(part, "whole step" if unit == "ms a step" else "in all"), *cells])
     return aligned(titles, rows, left=(unit,))
 
@@ -162,6 +168,9 @@ def _part(step: StepBreakdown, part: str) -> float:
 
 
 def _spread(side: ComparedRun, part: str) -> float:
+    """Not a number where it is not known."""
+    if side.total_spread is None:
+        return nan
     return side.total_spread if part == "step" else float(getattr(side.spread, part))
 
 
@@ -173,7 +182,16 @@ def _how(comparison: RunComparison) -> str:
 
 
 def failures(comparison: RunComparison, slowdown: float) -> list[str]:
-    """A sentence for each side that is slower a sample than allowed, by more than the spread."""
+    """A sentence for each side that is slower a sample than allowed, by more than the spread.
+
+    Raises UsageError where that spread is not known, as a check that cannot fail would pass whatever happened.
+    """
+    for side in comparison.sides:
+        if side.total_spread is None:
+            raise UsageError(
+                f"max slowdown {percent(slowdown)} cannot be checked: how much the steps of {side.name} vary is not "
+                "known, as its record of steps is gone or too short; compare whole run folders of longer runs"
+            )
     return [
         f"{_called(one.other)} is {percent(round(one.ratio - 1, 3))} slower per sample than {_called(one.first)}, more "
         f"than the allowed {percent(slowdown)}"
@@ -220,7 +238,7 @@ def _difference_document(one: SpeedDifference) -> dict[str, Any]:
         "name": one.other.name,
         "ratio": one.ratio,
         "spread": one.spread,
-        "told": one.is_told,
-        "cause": cause if one.is_told else None,
-        "share": share if one.is_told else None,
+        "significant": one.significant,
+        "cause": cause if one.significant else None,
+        "share": share if one.significant else None,
     }

@@ -32,6 +32,7 @@ OTHER_RANK = 1.2
 """How many times as uneven the ranks of the slower run are before a slow rank explains the difference."""
 
 MODEL_SIZE = "number of parameters"
+UNKNOWN_SPREAD = "How much its steps vary is not known: its record of steps is gone or too short."
 
 Group = Literal["communication", "waiting", "computing", "data", "the rest", "a slow rank"]
 Source = Literal["live", "virtual", "prediction"]
@@ -50,7 +51,8 @@ class ComparedRun:
     """The typical step, the mean over workers."""
     spread: StepBreakdown
     """Standard deviation of each part between stretches of the run; zero for the parts of a prediction."""
-    total_spread: float
+    total_spread: float | None
+    """None where it is not known."""
     rate: float
     """Samples a second of all workers, in steps."""
     sent: float
@@ -77,8 +79,8 @@ class ComparedRun:
         return self.diagnosis.seen.run if self.diagnosis else None
 
     @property
-    def relative_spread(self) -> float:
-        return self.total_spread / self.step.total
+    def relative_spread(self) -> float | None:
+        return None if self.total_spread is None else self.total_spread / self.step.total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,17 +96,18 @@ class SpeedDifference:
         return self.first.rate / self.other.rate
 
     @cached_property
-    def spread(self) -> float:
-        """Of the ratio's logarithm."""
-        return hypot(self.first.relative_spread, self.other.relative_spread)
+    def spread(self) -> float | None:
+        """Of the ratio's logarithm; None where that of one side is not known."""
+        first, other = self.first.relative_spread, self.other.relative_spread
+        return None if first is None or other is None else hypot(first, other)
 
     @property
-    def is_told(self) -> bool:
-        """Whether it is more than the spread."""
-        return abs(log(self.ratio)) > SIGMAS * self.spread
+    def significant(self) -> bool:
+        """Whether it is known to be more than the spread."""
+        return self.spread is not None and abs(log(self.ratio)) > SIGMAS * self.spread
 
     def exceeds(self, slowdown: float) -> bool:
-        return self.is_told and self.ratio > 1 + slowdown
+        return self.significant and self.ratio > 1 + slowdown
 
     @property
     def slower(self) -> ComparedRun:
@@ -173,7 +176,7 @@ class RunComparison:
         """The slowest side, where it differs from another by more than the spread."""
         side = min(self.sides, key=lambda one: one.rate)
         others = (SpeedDifference(first=other, other=side) for other in self.sides if other is not side)
-        return side if any(one.is_told for one in others) else None
+        return side if any(one.significant for one in others) else None
 
     @property
     def unlike(self) -> list[tuple[str, ComparedRun, str, str]]:
@@ -227,7 +230,7 @@ def compared_run(name: str, run: RecordedRun) -> ComparedRun:
         )
     spread, total = _spread(run)
     summary = run.summary
-    note = disturbance(summary.loads)
+    unknown = "" if total is not None else UNKNOWN_SPREAD
     return ComparedRun(
         name=name,
         source="live" if summary.runtime == "live" else "virtual",
@@ -239,7 +242,7 @@ def compared_run(name: str, run: RecordedRun) -> ComparedRun:
         sent=seen.sent,
         epoch=summary.samples / summary.epochs if summary.epochs else None,
         conditions=_conditions(run),
-        doubts=(note,) if note else (),
+        doubts=tuple(note for note in (disturbance(summary.loads), unknown) if note),
         diagnosis=Diagnosis(seen),
     )
 
@@ -250,7 +253,9 @@ def _conditions(run: RecordedRun) -> dict[str, str]:
         "job": job.path or f"{job.model} on {job.data}",
         MODEL_SIZE: f"{run.summary.parameters:,}",
         "precision": job.precision or "fp32",
-        "batch a worker": ",".join(map(str, sorted({*settings.batch_sizes}))),
+        "batch a worker": ",".join(
+            str(size * (job.accumulate or 1)) for size in sorted({*settings.batch_sizes})
+        ),
         "mini-batches a step": job.accumulate or 1,
         "threads a worker": run.config.machinery.get("threads"),
         "device": run.config.machinery.get("device"),
@@ -262,8 +267,11 @@ def _conditions(run: RecordedRun) -> dict[str, str]:
     return {name: str(value) for name, value in known.items() if value is not None}
 
 
-def _spread(run: RecordedRun) -> tuple[StepBreakdown, float]:
-    """Of each part, and of whole steps: the standard deviation between stretches, the mean over some ranks."""
+def _spread(run: RecordedRun) -> tuple[StepBreakdown, float | None]:
+    """Of each part, and of whole steps: the standard deviation between stretches, the mean over some ranks.
+
+    Zero and None where there are no records of two stretches or more.
+    """
     found = []
     for _, file in sorted(run.folder.event_files().items())[:MOST_RANKS]:
         steps = [step for step in map(_typical, _stretches(file)) if step.total]
@@ -271,7 +279,7 @@ def _spread(run: RecordedRun) -> tuple[StepBreakdown, float]:
             each = StepBreakdown(*(pstdev(part) for part in zip(*map(astuple, steps), strict=True)))
             found.append((each, pstdev(step.total for step in steps)))
     if not found:
-        return StepBreakdown(), 0.0
+        return StepBreakdown(), None
     parts = sum((one for one, _ in found), StepBreakdown()) * (1 / len(found))
     return parts, fmean(total for _, total in found)
 
@@ -323,9 +331,7 @@ def _rows(path: Path) -> list[PredictedSide]:
         raise UsageError(
             f"{path} is a prediction of another version of paceline ({error}); predict again"
         ) from error
-    raise UsageError(
-        f"{path} is no prediction: name a run folder, or what 'paceline predict' wrote with its out file"
-    )
+    raise UsageError(f"{path} is no prediction: name a run folder, or what 'paceline predict --out' wrote")
 
 
 def _rows_of(name: str, prediction: Prediction) -> list[PredictedSide]:
