@@ -29,10 +29,7 @@ class Baton(Strategy):
     """An average every few steps."""
 
     period: int = 4
-
-    @property
-    def sync_point(self):
-        return SyncPoint.AFTER_ROUND
+    sync_point = SyncPoint.EVERY_STEP
 
     def worker(self, me):
         while True:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import paceline
+from paceline.loop.process import check_script, script_settings
+from paceline.specs import ObjectSpec
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "api.md"
@@ -25,6 +27,9 @@ def test_every_block_of_the_page_runs(tmp_path, monkeypatch, capsys):
     assert "where a step went" in printed
     assert names["page"].exists()
     assert {row["strategy"] for row in names["compared"].rows} == {"all-reduce", "Baton(period=8)"}
+    baton = ObjectSpec.of(names["Baton"](period=8))
+    # docs/your-script.md gives it to distribute()
+    check_script(script_settings("script.py", baton, "identity", (8, 8)), servers=False)
 
 
 def test_the_page_names_every_function():

@@ -198,10 +198,7 @@ import paceline
 @dataclass(frozen=True, kw_only=True)
 class Baton(paceline.Strategy):
     period: int = 4
-
-    @property
-    def sync_point(self):
-        return paceline.SyncPoint.AFTER_ROUND
+    sync_point = paceline.SyncPoint.EVERY_STEP
 
     def worker(self, me):
         while True:

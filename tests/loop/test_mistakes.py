@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 import paceline
 from loop.pairs import start_ranks
 from paceline.errors import UsageError
-from paceline.loop.process import ScriptProcess
+from paceline.loop.process import ScriptProcess, check_script, script_settings
 from paceline.loop.sharding import shard
 
 MISTAKES = str(Path(__file__).parent / "mistakes.py")
@@ -146,6 +146,22 @@ def test_states_of_another_run_are_refused(alone: None) -> None:
     model(torch.randn(3, 4)).sum().backward()
     with pytest.raises(UsageError, match="comes too late"):
         worker.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "fix"),
+    [
+        (
+            "local-sgd:period=1s",
+            "give the period in steps, or in a class of your own say SyncPoint.EVERY_STEP",
+        ),
+        ("fedavg", "divides the data among clients .* or train a job with 'paceline train'"),
+    ],
+)
+def test_strategies_whose_workers_take_different_steps_are_refused(strategy: str, fix: str) -> None:
+    """If this failed, two workers would wait for each other, or the advice would be of another strategy."""
+    with pytest.raises(UsageError, match=fix):
+        check_script(script_settings("script.py", strategy, "identity", (8, 8)), servers=False)
 
 
 @pytest.mark.parametrize(

@@ -251,14 +251,15 @@ def check_script(settings: Settings, *, servers: bool) -> Strategy:
             f"{name} computes its learners by one traced program, and a script computes its loss itself; leave "
             "compute=together out"
         )
-    if strategy.sync_point is SyncPoint.AFTER_ROUND and settings.workers > 1:
-        raise UsageError(
-            f"{name} has rounds in which workers take different numbers of steps, and a script's loop takes as many as "
-            "it has mini-batches; give the period in steps"
-        )
     if strategy.partition(settings.workers).clients:
         raise UsageError(
             f"{name} divides the data among clients and chooses whose mini-batch comes next, and a script has its own "
             f"data; {instead}"
+        )
+    if strategy.sync_point is SyncPoint.AFTER_ROUND and settings.workers > 1:
+        raise UsageError(
+            f"{name} has rounds in which workers take different numbers of steps, and a script's loop takes as many as "
+            "it has mini-batches; give the period in steps, or in a class of your own say SyncPoint.EVERY_STEP, if all "
+            "workers take the same steps"
         )
     return strategy
