@@ -150,7 +150,9 @@ def test_real_runs_are_read_with_their_spread() -> None:
     comparison = compare([golden, golden])
     (one,) = comparison.differences
     assert (one.ratio, one.significant) == (1.0, False)
-    assert 0 < one.first.relative_spread < 0.5
+    spread = one.first.relative_spread
+    assert spread is not None
+    assert 0 < spread < 0.5
     document = json.loads(json.dumps(comparison_document(comparison, 0.05)))
     assert document["runs"][0]["workers"] == 2
     assert sum(
