@@ -110,6 +110,11 @@ def test_a_job_on_cpus_is_planned_with_its_own_samples(capsys):
         (f"{MLP} --hardware missing.json:price=1", "missing.json"),
         (f"{MLP} --offers missing.toml", "cannot read the file of offers"),
         (f"{MLP} --hardware a100:price=1 --servers 99", "servers 99 is out of range"),
+        (f"{MLP} --hardware a100:price=1 --epochs 0", "epochs 0 is out of range: it must be 1 or more"),
+        (
+            f"{MLP} {GPUS} --servers 4",
+            "4 servers do not go with strategy all-reduce; leave them out, or choose one with servers",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence(command, says, tmp_path, monkeypatch, capsys):

@@ -1,5 +1,6 @@
 """A plan on small models and catalogue hardware: what is ranked first, what is left out, what a study changes."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,15 +11,17 @@ from hypothesis import strategies as st
 from convergence_studies import cell_result, study_of, three_seeds
 from paceline.clusters.profile import LinkFit, Profile, write_profile
 from paceline.errors import UsageError
+from paceline.jobs.spec import JobSpec
 from paceline.reports.plan import answer, short, text_lines
 from paceline.reports.plan_chart import chart_lines, picture
 from paceline.studies.calibrate.record import plain_device
 from paceline.studies.convergence.folder import StudyFolder
 from paceline.studies.convergence.study import Pair
 from paceline.studies.plan import PlanRequest, make_plan, parse_offer, read_offers
-from paceline.studies.plan.candidates import Candidate, Priced, without_needless_doubt
+from paceline.studies.plan.candidates import Candidate, Priced
 from paceline.studies.plan.factors import SampleFactors
-from paceline.studies.plan.ranking import Aim, distinct, pareto_front
+from paceline.studies.plan.ranking import Aim, distinct, pareto_front, without_dominated
+from paceline.units import parse_seconds
 
 MLP = {"model": "mlp:hidden=2000", "shape": (1, 28, 28), "classes": 10, "samples": 10_000_000}
 CHEAP, FAST = "v100:price=1,network=1gbit,most=4", "h100:host_price=40,network=100gbit,per_host=2,most=4"
@@ -36,7 +39,7 @@ def candidate(time: float, cost: float, **more) -> Candidate:
         "global_batch": 64,
         "steps": 1,
         "factor": 1.0,
-        "doubts": (),
+        "unknowns": (),
         "step": 1.0,
         "rate": 64.0,
         "sent": 1.0,
@@ -81,14 +84,29 @@ def test_what_is_ranked_meets_the_aim_and_is_in_order(figures, deadline, budget)
     )
 
 
-def test_a_doubtful_way_must_gain_something():
+def priced(*candidates: Candidate) -> list[Priced]:
+    return [Priced(one, None, None, None) for one in candidates]
+
+
+def test_a_candidate_with_more_unknowns_must_gain_something():
     plain = candidate(100, 10)
-    slow, little, much = (candidate(time, 10, doubts=("codec",), codec="int8") for time in (101, 99, 90))
-    large = candidate(99, 10, doubts=("batch",))
-    both = candidate(98, 10, doubts=("batch", "codec"))
-    priced = [Priced(one, None, None, None) for one in (plain, slow, little, much, large, both)]
-    assert [one.candidate for one in without_needless_doubt(priced)] == [plain, much]
+    slow, little, much = (candidate(time, 10, unknowns=("codec",), codec="int8") for time in (101, 99, 90))
+    large = candidate(99, 10, unknowns=("batch",))
+    both = candidate(98, 10, unknowns=("batch", "codec"))
+    found = without_dominated(priced(plain, slow, little, much, large, both), Aim())
+    assert [one.candidate for one in found] == [plain, much]
     assert distinct([plain, replace(plain, batch=64), much]) == [plain, much]
+
+
+def test_what_alone_meets_the_aim_is_not_left_out_for_one_that_misses_it():
+    """Else nothing would meet a deadline that int8 meets, with 1 % to spare, and the command would exit with 3."""
+    plain, coded = candidate(10.1, 10), candidate(9.95, 10, unknowns=("codec",), codec="int8")
+    assert [one.candidate for one in without_dominated(priced(plain, coded), Aim(deadline=10))] == [
+        plain,
+        coded,
+    ]
+    assert [one.candidate for one in without_dominated(priced(plain, coded), Aim(deadline=11))] == [plain]
+    assert [one.candidate for one in without_dominated(priced(plain, coded), Aim(deadline=9))] == [plain]
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +152,18 @@ def test_what_cannot_be_met_names_the_nearest_and_what_it_takes(free):
     assert " and a budget of " in hopeless.partition("It would take")[2]
 
 
+@given(st.floats(1e-3, 1e8), st.floats(1e-3, 1e8))
+def test_the_deadline_and_the_budget_that_it_would_take_are_enough_as_they_are_told(free, time, cost):
+    """Rounded to nearest, 10.14 h would be told as 10.1 h, and the plan for that would fail as well."""
+    one = candidate(time, cost)
+    missed = replace(free, aim=Aim(deadline=time / 2, budget=cost / 2), met=False, best=(one,), front=(one,))
+    found = re.search(r"It would take a deadline of (.+) and a budget of (\S+)\.$", answer(missed))
+    assert found, answer(missed)
+    typed = Aim(deadline=parse_seconds(found[1]), budget=float(found[2]))
+    assert typed.met_by(one)
+    assert typed.excess(one) > 0.99
+
+
 def test_what_does_not_go_together_or_fit_is_left_out_with_its_reason():
     found = plan_of(
         "v100:price=1,per_host=4,most=8",
@@ -153,6 +183,31 @@ def test_what_does_not_go_together_or_fit_is_left_out_with_its_reason():
     assert "left out" in " ".join(text_lines(found))
 
 
+def test_the_largest_batch_is_of_a_step_with_all_learners_and_mini_batches():
+    """Else a plan that is bounded by 128 would come first with a step of 256."""
+    asked = {"workers": (2, 4), "batch_sizes": (32,), "codecs": ("identity",)}
+    found = plan_of(CHEAP, strategies=("sma:learners=2",), largest_batch=128, **asked)
+    assert [(one.workers, one.global_batch) for one in found.candidates] == [(2, 128)]
+    job = JobSpec(data="digits", model="mlp", accumulate=2)
+    parts = {"model": None, "shape": None, "classes": None, "samples": None, "job": job, "epochs": 1}
+    found = plan_of(CHEAP, strategies=("all-reduce",), largest_batch=128, **parts, **asked)
+    assert [(one.workers, one.global_batch) for one in found.candidates] == [(2, 128)]
+
+
+def test_numbers_of_workers_that_a_strategy_has_no_use_for_are_refused_as_in_a_run():
+    with pytest.raises(
+        UsageError, match="'ps:backup=2' needs at least 3 workers, and this run has 2; use more"
+    ):
+        plan_of(CHEAP, strategies=("ps:backup=2",), workers=(2,), batch_sizes=(32,), codecs=("identity",))
+
+
+def test_an_interval_that_is_not_worked_out_is_not_said_to_be():
+    found = plan_of(
+        CHEAP, strategies=("ssp:staleness=2",), workers=(2,), batch_sizes=(32,), codecs=("identity",)
+    )
+    assert {one.interval for one in found.front} == {"by parts"}
+
+
 def test_nothing_that_fits_is_refused_with_the_reason():
     with pytest.raises(UsageError, match=r"nothing can be planned: .* needs more memory"):
         plan_of("v100:price=1,most=1", batch_sizes=(5_000_000,))
@@ -162,9 +217,13 @@ def test_nothing_that_fits_is_refused_with_the_reason():
 
 def test_unknowns_are_named_by_row():
     found = plan_of("v100:price=1,network=1gbit,most=4", deadline=1e9, reference_batch=4, workers=(2, 4))
-    assert any("batch" in one.doubts for one in found.best)
-    assert any("strategy" in one.doubts for one in found.best)
-    said = next(line for line in text_lines(found) if line.startswith("Not known"))
+    assert any("batch" in one.unknowns for one in found.best)
+    assert any("strategy" in one.unknowns for one in found.best)
+    said = next(
+        line
+        for line in text_lines(found)
+        if line.startswith("Unknowns: every row has the same number of samples")
+    )
     assert "global batch above 8 x 4" in said
     assert "drift apart" in said
 
@@ -206,8 +265,11 @@ def test_a_study_multiplies_the_samples_of_its_pairs(tmp_path):
 
     assert local(after).time == pytest.approx(1.5 * local(before).time)
     assert local(after).cost == pytest.approx(1.5 * local(before).cost)
-    assert (local(before).doubts, local(after).doubts) == (("strategy",), ())
-    assert "x 1.5" in "\n".join(text_lines(after))
+    assert (local(before).unknowns, local(after).unknowns) == (("strategy",), ())
+    text = "\n".join(text_lines(after))
+    assert "x 1.5" in text
+    assert "Unknowns beyond the study: more samples may be needed" in text
+    assert "same number of samples" not in text, "the study says how many more some need"
     with pytest.raises(UsageError, match="never reached 99 %"):
         SampleFactors.read(folder.path, target=0.99)
 

@@ -29,7 +29,7 @@ SHOWN = (
     "time_low",
     "time_high",
     "cost",
-    "doubts",
+    "unknowns",
 )
 
 

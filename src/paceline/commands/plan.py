@@ -29,11 +29,11 @@ def commands(plan: "TrainingPlan", request: "PlanRequest") -> dict[str, str]:
             f"{SECRET} a file that all have)"
         )
     found = {f"To train as row 1 says{where}{own}": shlex.join(["paceline", *train_words(first, request)])}
-    doubts = {doubt for one in plan.best for doubt in one.doubts}
+    unknowns = {unknown for one in plan.best for unknown in one.unknowns}
     study = shlex.join(["paceline", *convergence_words(plan, request)])
-    if doubts & {"strategy", "codec"}:
+    if unknowns & {"strategy", "codec"}:
         found["To find out how many more samples they need; then plan with --convergence FOLDER"] = study
-    elif doubts:
+    elif unknowns:
         usual = max(1, round(request.reference / study_workers(first)))
         said = f"a global batch of {first.global_batch:,} needs; compare with --batch-size {usual}"
         found[f"To find out how many samples {said}"] = study

@@ -1,12 +1,13 @@
-"""A plan as people read it: the answer, the table behind it, what is not known, what was left out."""
+"""A plan as people read it: the answer, the table behind it, its unknowns, what was left out."""
 
 from collections.abc import Sequence
+from decimal import ROUND_CEILING, Context, Decimal
 
 from paceline.codecs import NO_CODEC
 from paceline.reports.text import aligned, counted, percent
 from paceline.studies.plan import TrainingPlan
-from paceline.studies.plan.candidates import LARGE, Candidate, Doubt
-from paceline.units import show_seconds
+from paceline.studies.plan.candidates import LARGE, Candidate, Unknown
+from paceline.units import parse_seconds, show_seconds
 
 MOST_REASONS = 4
 """Reasons for leaving something out that are told; the JSON document has all."""
@@ -23,7 +24,7 @@ def text_lines(plan: TrainingPlan, chart: Sequence[str] = ()) -> list[str]:
         *table_lines(plan),
         "",
         *([*chart, ""] if chart else []),
-        *doubt_lines(plan),
+        *unknown_lines(plan),
         *left_out_lines(plan),
         *_basis_lines(plan),
     ]
@@ -34,8 +35,8 @@ def answer(plan: TrainingPlan) -> str:
     if not aim.given:
         fastest, cheapest = plan.front[0], plan.front[-1]
         if fastest == cheapest:
-            return f"{told(fastest)}; nothing is faster or cheaper."
-        return f"Fastest: {told(fastest)}. Cheapest: {told(cheapest)}."
+            return f"{candidate_text(fastest)}; nothing is faster or cheaper."
+        return f"Fastest: {candidate_text(fastest)}. Cheapest: {candidate_text(cheapest)}."
     if not plan.met:
         return _missed(plan)
     others = f" of the {plan.meeting} that do" if plan.meeting > 1 else ", and nothing else does"
@@ -46,10 +47,10 @@ def answer(plan: TrainingPlan) -> str:
     if aim.budget is not None and first.cost_high > aim.budget:
         risk += f" It may exceed the budget: the interval reaches {money(first.cost_high)}."
     ending = f" and {superlative}{others}" if plan.meeting > 1 else others
-    return f"{told(first)}; meets {_aim(plan)}{ending}.{risk}"
+    return f"{candidate_text(first)}; meets {_aim(plan)}{ending}.{risk}"
 
 
-def told(one: Candidate) -> str:
+def candidate_text(one: Candidate) -> str:
     """One candidate in a clause: "8 x a100 at 25gbit with all-reduce, batch 64: 5.2 h (4.7 h to 5.9 h) for 104"."""
     times = f"{show_seconds(one.time)} ({show_seconds(one.time_low)} to {show_seconds(one.time_high)})"
     costs = f"{money(one.cost)} ({money(one.cost_low)} to {money(one.cost_high)})"
@@ -73,7 +74,9 @@ def _aim(plan: TrainingPlan) -> str:
 
 def _missed(plan: TrainingPlan) -> str:
     """The nearest, and what the deadline or the budget would have to be."""
-    return f"Nothing meets {_aim(plan)}. Nearest is {told(plan.first)}. It would take {_needed(plan)}."
+    return (
+        f"Nothing meets {_aim(plan)}. Nearest is {candidate_text(plan.first)}. It would take {_needed(plan)}."
+    )
 
 
 def _needed(plan: TrainingPlan) -> str:
@@ -81,20 +84,28 @@ def _needed(plan: TrainingPlan) -> str:
     affordable, in_time = filter(aim.affordable, plan.front), filter(aim.in_time, plan.front)
     soonest, least = next(affordable, None), next(reversed(list(in_time)), None)
     if aim.budget is None or aim.deadline is None:
-        only = (
-            f"a deadline of {show_seconds(first.time)}"
-            if aim.deadline
-            else f"a budget of {money(first.cost)}"
-        )
-        return f"{only}, or hardware that is not offered"
+        return f"{_deadline(first) if aim.deadline else _budget(first)}, or hardware that is not offered"
     ways = []
     if soonest is not None:
-        ways.append(f"a deadline of {show_seconds(soonest.time)} at that budget")
+        ways.append(f"{_deadline(soonest)} at that budget")
     if least is not None:
-        ways.append(f"a budget of {money(least.cost)} at that deadline")
-    return (
-        " or ".join(ways) or f"a deadline of {show_seconds(first.time)} and a budget of {money(first.cost)}"
-    )
+        ways.append(f"{_budget(least)} at that deadline")
+    return " or ".join(ways) or f"{_deadline(first)} and {_budget(first)}"
+
+
+def _deadline(one: Candidate) -> str:
+    """The deadline that it meets, to be typed."""
+    unit = show_seconds(one.time).split()[1]
+    return f"a deadline of {_rounded_up(one.time / parse_seconds(f'1 {unit}'))} {unit}"
+
+
+def _budget(one: Candidate) -> str:
+    return f"a budget of {_rounded_up(one.cost)}"
+
+
+def _rounded_up(value: float) -> str:
+    """To three figures, and no less than the value."""
+    return f"{Context(prec=3, rounding=ROUND_CEILING).create_decimal(Decimal(value)):f}"
 
 
 def heading(plan: TrainingPlan) -> str:
@@ -106,10 +117,10 @@ def heading(plan: TrainingPlan) -> str:
 def table_lines(plan: TrainingPlan) -> list[str]:
     """What is the same in all rows has no column."""
     cells = [_cells(place, one) for place, one in enumerate(plan.best, start=1)]
-    optional = ("codec", "servers", "samples", "not known")
+    optional = ("codec", "servers", "samples", "unknowns")
     empty = {title for title in optional if all(row[title] in ("", "-", NO_CODEC) for row in cells)}
     titles = [title for title in cells[0] if title not in empty]
-    left = ("hardware", "strategy", "codec", "not known")
+    left = ("hardware", "strategy", "codec", "unknowns")
     return aligned(titles, [[row[title] for title in titles] for row in cells], left=left)
 
 
@@ -128,7 +139,7 @@ def _cells(place: int, one: Candidate) -> dict[str, str]:
         "80 % interval": f"{show_seconds(one.time_low)} .. {show_seconds(one.time_high)}",
         "cost": money(one.cost),
         "low .. high": f"{money(one.cost_low)} .. {money(one.cost_high)}",
-        "not known": ", ".join(one.doubts),
+        "unknowns": ", ".join(one.unknowns),
     }
 
 
@@ -137,26 +148,26 @@ def money(amount: float) -> str:
     return f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}"
 
 
-def doubt_lines(plan: TrainingPlan) -> list[str]:
-    """What the plan does not know: how much accuracy a way to train loses."""
+def unknown_lines(plan: TrainingPlan) -> list[str]:
+    """Which rows may need more samples to the same accuracy, and why."""
     lines = []
     if plan.factors.study:
         lines.append(_factor_sentence(plan))
-    reasons: dict[Doubt, str] = {
+    reasons: dict[Unknown, str] = {
         "batch": f"global batch above {LARGE} x {plan.reference_batch:,.0f}",
         "strategy": "workers drift apart or use stale gradients",
         "codec": "gradients are not sent whole",
     }
     found = [
         f"{_rows(places, len(plan.best))} ({words})"
-        for doubt, words in reasons.items()
-        if (places := [place for place, one in enumerate(plan.best, 1) if doubt in one.doubts])
+        for unknown, words in reasons.items()
+        if (places := [place for place, one in enumerate(plan.best, 1) if unknown in one.unknowns])
     ]
     if found:
-        lines.append(
-            "Not known: accuracy. Every way is given the same number of samples. More may be needed to reach the same "
-            f"accuracy in {', '.join(found)}."
-        )
+        said = "Unknowns: every row has the same number of samples, and more"
+        if plan.factors.study:
+            said = "Unknowns beyond the study: more samples"
+        lines.append(f"{said} may be needed to reach the same accuracy in {', '.join(found)}.")
     return lines
 
 
@@ -187,17 +198,17 @@ def _basis_lines(plan: TrainingPlan) -> list[str]:
 
 def left_out_lines(plan: TrainingPlan) -> list[str]:
     lines = []
-    if plan.needless:
+    if plan.dominated:
         lines.append(
-            f"{counted(plan.needless, 'way')} to train left out that gain less than 2 % over one with fewer unknowns."
+            f"{counted(plan.dominated, 'way')} to train left out that gain less than 2 % over one with fewer unknowns."
         )
     if plan.left_out:
         total = sum(one.count for one in plan.left_out)
         if len(plan.left_out) == 1:
             (only,) = plan.left_out
             return [*lines, f"{total} left out, such as {only.example}: {only.reason}."]
-        told_ones = [f"{one.count} ({one.example}): {one.reason}" for one in plan.left_out[:MOST_REASONS]]
+        reasons = [f"{one.count} ({one.example}): {one.reason}" for one in plan.left_out[:MOST_REASONS]]
         more = len(plan.left_out) - MOST_REASONS
         ending = f"; and {counted(more, 'other reason')}" if more > 0 else ""
-        lines.append(f"{total} left out: {'; '.join(told_ones)}{ending}.")
+        lines.append(f"{total} left out: {'; '.join(reasons)}{ending}.")
     return lines

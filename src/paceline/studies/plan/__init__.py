@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from paceline import __version__
-from paceline.studies.plan.candidates import Candidate, LeftOut, Priced, Pricer, without_needless_doubt
+from paceline.studies.plan.candidates import Candidate, LeftOut, Priced, Pricer
 from paceline.studies.plan.factors import SampleFactors
 from paceline.studies.plan.offers import Offer, parse_offer, read_offers
-from paceline.studies.plan.ranking import Aim, distinct, pareto_front
+from paceline.studies.plan.ranking import Aim, distinct, pareto_front, without_dominated
 from paceline.studies.plan.request import PlanRequest
 from paceline.studies.predict.model import PacelineModel, ShowProgress
 from paceline.studies.predict.prediction import Basis
@@ -40,8 +40,8 @@ class TrainingPlan:
     candidates: tuple[Candidate, ...]
     meeting: int
     """How many candidates meet the aim."""
-    needless: int
-    """How many were left out because a plainer one is about as good."""
+    dominated: int
+    """How many were left out because one with fewer unknowns is about as good."""
     left_out: tuple[LeftOut, ...]
     factors: SampleFactors
     reference_batch: float
@@ -72,7 +72,7 @@ def make_plan(
     priced = pricer.price_all()
     if not priced:
         raise pricer.refusal
-    model, kept = priced[0].model, without_needless_doubt(priced)
+    model, kept = priced[0].model, without_dominated(priced, aim)
     found = _refined(kept, aim, most_shown, progress)
     ranked, front = aim.rank(found), pareto_front(found)
     best = distinct(ranked or aim.nearest(found))[:most_shown]
@@ -86,7 +86,7 @@ def make_plan(
         front=tuple(front),
         candidates=tuple(found),
         meeting=sum(map(aim.met_by, found)),
-        needless=len(priced) - len(kept),
+        dominated=len(priced) - len(kept),
         left_out=pricer.left_out,
         factors=factors,
         reference_batch=request.reference,
@@ -97,7 +97,7 @@ def make_plan(
 
 
 def _refined(priced: Iterable[Priced], aim: Aim, most_shown: int, progress: ShowProgress) -> list[Candidate]:
-    """All candidates; those that are shown have intervals whose ends are worked out."""
+    """All candidates; those that are shown with refined intervals."""
     every = {one.candidate: one for one in priced}
     found = [*every]
     ranked = aim.rank(found) or aim.nearest(found)

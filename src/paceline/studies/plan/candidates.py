@@ -16,11 +16,9 @@ from paceline.studies.predict.model import HOUR, PacelineModel, ShowProgress, fi
 from paceline.studies.predict.setup import Setup
 
 LARGE = 8
-"""A global batch of more than this many reference batches is doubted: larger ones took warm-up and tuning to work."""
-ALIKE = 1.02
-"""A doubtful way that is better by a smaller factor is not worth its doubt."""
+"""A global batch above this many reference batches is an unknown: larger ones took warm-up and tuning to work."""
 
-Doubt = Literal["batch", "strategy", "codec"]
+Unknown = Literal["batch", "strategy", "codec"]
 """Why a way to train may need more samples to the same accuracy than plain SGD with the reference batch."""
 
 
@@ -36,12 +34,13 @@ class Candidate:
     servers: int
     """0 for a strategy that has none."""
     batch: int
-    """Of a worker's step."""
+    """A worker's mini-batch, as ``paceline train --batch-size`` has it; a step may have several."""
     global_batch: int
+    """Samples of a step of all workers, with all mini-batches that they accumulate and all their learners."""
     steps: int
     factor: float
     """Samples to the target over those of the study's first pair; 1 where no study says."""
-    doubts: tuple[Doubt, ...]
+    unknowns: tuple[Unknown, ...]
     step: float
     rate: float
     sent: float
@@ -81,12 +80,14 @@ class Priced(NamedTuple):
     setup: Setup
 
     def refined(self) -> Candidate:
-        """With an interval whose ends are worked out."""
+        """With an interval whose ends are worked out, unless every worker would have to be simulated for each."""
+        if self.model.step(self.setup).path == "events":
+            return self.candidate
         found = self.candidate.with_interval(*self.model.interval(self.setup))
         return replace(found, interval="simulated")
 
 
-class Unfit(Exception):
+class Excluded(Exception):
     """A choice that is left out; the message says why."""
 
 
@@ -109,7 +110,7 @@ class Pricer:
             except UsageError as error:
                 self._mistakes.append(error)
                 self._leave_out(choice, error)
-            except Unfit as error:
+            except Excluded as error:
                 self._leave_out(choice, error)
         return found
 
@@ -135,16 +136,16 @@ class Pricer:
         factor = self._factor(choice)
         model = find_model(self.request.predict_request(choice), like=self._like)
         self._like = model
+        together = self._global_batch(model, choice)
         model.check()
         setup = model.setup(model.strategies[0], choice.workers)
         memory = model.memory_with(setup, setup.cost.samples // setup.learners)
         if not memory.fits:
-            raise Unfit(f"needs more memory than {memory.device} has")
+            raise Excluded(f"needs more memory than {memory.device} has")
         step, rate = model.step(setup), model.rate(setup)
         seconds = model.finish(choice.workers, rate)
         assert seconds is not None, "a plan has epochs"
         time, hourly = factor * seconds, model.hourly(choice.workers)
-        together = model.samples(choice.workers) * setup.learners
         candidate = Candidate(
             hardware=choice.offer.label,
             strategy=model.strategies[0],
@@ -156,7 +157,7 @@ class Pricer:
             global_batch=together,
             steps=round(time * rate / together),
             factor=factor,
-            doubts=tuple(self._doubts(choice, together)),
+            unknowns=tuple(self._unknowns(choice, together)),
             step=step.seconds,
             rate=rate,
             sent=step.sent,
@@ -172,24 +173,26 @@ class Pricer:
 
     def _check(self, choice: Choice) -> None:
         """What needs no model."""
-        offer, together = choice.offer, choice.workers * choice.batch
+        offer = choice.offer
         if choice.workers > offer.most:
-            raise Unfit(f"more workers than the {offer.most} of {offer.label}")
+            raise Excluded(f"more workers than the {offer.most} of {offer.label}")
         if not offer.fills_hosts(choice.workers):
-            raise Unfit(f"does not fill whole hosts of {offer.per_host} workers")
-        if self.request.largest_batch is not None and together > self.request.largest_batch:
-            raise Unfit(f"has a global batch of more than {self.request.largest_batch:,}")
-        strategy = build_strategy(choice.strategy)
-        if not strategy.least_workers <= choice.workers <= strategy.most_workers:
-            raise Unfit(f"{choice.strategy} is not for so many workers")
+            raise Excluded(f"does not fill whole hosts of {offer.per_host} workers")
         if self._factor(choice) == inf:
-            raise Unfit(f"{choice.pair} did not reach the target in the study")
+            raise Excluded(f"{choice.pair} did not reach the target in the study")
+
+    def _global_batch(self, model: PacelineModel, choice: Choice) -> int:
+        learners = build_strategy(model.strategies[0]).learner_plan.count or 1
+        together = model.samples(choice.workers) * learners
+        if self.request.largest_batch is not None and together > self.request.largest_batch:
+            raise Excluded(f"has a global batch of more than {self.request.largest_batch:,}")
+        return together
 
     def _factor(self, choice: Choice) -> float:
         """One worker alone exchanges nothing, so that it needs what plain SGD needs."""
         return self.factors.factor(choice.pair) if choice.workers > 1 else 1.0
 
-    def _doubts(self, choice: Choice, together: int) -> Iterable[Doubt]:
+    def _unknowns(self, choice: Choice, together: int) -> Iterable[Unknown]:
         if together > LARGE * self.request.reference:
             yield "batch"
         if choice.workers == 1:
@@ -204,14 +207,3 @@ class Pricer:
 def is_synchronous(strategy: Strategy) -> bool:
     """Whether every step is one of plain SGD on the global batch."""
     return strategy.replicated or (strategy.served and strategy.staleness_bound == 0)
-
-
-def without_needless_doubt(priced: Iterable[Priced]) -> list[Priced]:
-    """Leave out what is doubted for more reasons than another one that is about as fast and as cheap."""
-    every = list(priced)
-
-    def beaten(one: Candidate, by: Candidate) -> bool:
-        plainer = {*by.doubts} < {*one.doubts}
-        return plainer and by.time <= ALIKE * one.time and by.cost <= ALIKE * one.cost
-
-    return [one for one in every if not any(beaten(one.candidate, other.candidate) for other in every)]

@@ -4,7 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from paceline.studies.plan.candidates import Candidate
+from paceline.studies.plan.candidates import Candidate, Priced
+
+ALIKE = 1.02
+"""A candidate with more unknowns that is better by a smaller factor is not worth them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +44,23 @@ class Aim:
         return sorted(met, key=lambda one: (one.cost, one.time))
 
     def nearest(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The front, by how far each misses it: what meets nothing else is also beaten by one of these."""
+        """The Pareto front, smallest excess first; some member of it has the smallest excess of all candidates."""
         return sorted(pareto_front(candidates), key=self.excess)
+
+
+def without_dominated(priced: Iterable[Priced], aim: Aim) -> list[Priced]:
+    """Leave out what has more unknowns than another one that is about as fast and as cheap.
+
+    What meets the aim is only left out for another one that meets it too.
+    """
+    every = list(priced)
+
+    def dominated(one: Candidate, by: Candidate) -> bool:
+        plainer = {*by.unknowns} < {*one.unknowns}
+        alike = by.time <= ALIKE * one.time and by.cost <= ALIKE * one.cost
+        return plainer and alike and (aim.met_by(by) or not aim.met_by(one))
+
+    return [one for one in every if not any(dominated(one.candidate, other.candidate) for other in every)]
 
 
 def pareto_front(candidates: Iterable[Candidate]) -> list[Candidate]:

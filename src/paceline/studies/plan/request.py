@@ -8,16 +8,16 @@ from typing import NamedTuple
 from paceline.codecs import NO_CODEC, build_codec
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
-from paceline.runtimes.settings import MOST_SERVERS
 from paceline.strategies import build_strategy
 from paceline.studies.convergence.study import Pair
 from paceline.studies.plan.offers import Offer
 from paceline.studies.predict.model import ONE_WORKER
 from paceline.studies.predict.request import (
-    MOST_BATCH,
     USUAL_BATCH,
     PredictRequest,
     check_counts,
+    check_range,
+    check_servers,
 )
 
 USUAL_STRATEGIES = (ONE_WORKER, "local-sgd:period=8", "ps")
@@ -91,9 +91,10 @@ class PlanRequest:
                 raise UsageError(
                     f"{name.replace('_', ' ')} {value:g} is out of range: it must be more than 0"
                 )
-        if self.servers is not None and not 1 <= self.servers <= MOST_SERVERS:
-            raise UsageError(f"servers {self.servers} is out of range: it must be 1 to {MOST_SERVERS}")
+        for name in ("epochs", "samples", "servers"):
+            check_range(name, getattr(self, name))
         self._check_grid()
+        check_servers(self.servers or 1, self.strategies)
 
     def _check_grid(self) -> None:
         for name in ("strategies", "codecs", "batch_sizes"):
@@ -102,8 +103,7 @@ class PlanRequest:
                 shown = " ".join(map(str, values))
                 raise UsageError(f"{name.replace('_', ' ')} {shown}: name at least one, and each once")
         for batch in self.batch_sizes:
-            if not 1 <= batch <= MOST_BATCH:
-                raise UsageError(f"batch size {batch} is out of range: it must be 1 to {MOST_BATCH:,}")
+            check_range("batch_size", batch)
         if self.workers is not None:
             check_counts(self.workers)
         for spec in self.strategies:

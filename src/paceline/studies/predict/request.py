@@ -92,11 +92,8 @@ class PredictRequest:
     ppp_comm: float | None = None
 
     def __post_init__(self) -> None:
-        for name, (low, high) in RANGES.items():
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                most = f"to {high:,}" if high < 1e15 else "or more"
-                raise UsageError(f"{_words(name)} {value:.15g} is out of range: it must be {low} {most}")
+        for name in RANGES:
+            check_range(name, getattr(self, name))
         for name, others, what in CONFLICTS:
             for other in others:
                 if self._has(name) and self._has(other):
@@ -182,10 +179,7 @@ class PredictRequest:
             raise UsageError(f"strategies {named}: name each strategy once")
         if self.cost_model == "paleo":  # which has no strategies, and refuses all of this
             return
-        if self.servers != 1 and not self.served:
-            raise UsageError(
-                f"{self.servers} servers do not go with strategy {named}; leave them out, or choose one with servers"
-            )
+        check_servers(self.servers, self.strategies)
         if self.collective != NATIVE and all(strategy.served for strategy in self.built):
             raise UsageError(
                 f"collective {self.collective} does not go with strategy {named}, which has servers; leave it out"
@@ -199,6 +193,23 @@ class PredictRequest:
         for spec, strategy in zip(self.strategies, self.built, strict=True):
             for codec in self.codecs:
                 check_pairs(codec, spec, NATIVE if strategy.served else self.collective)
+
+
+def check_range(name: str, value: float | None) -> None:
+    """Refuse a value that lies outside the range of the setting; None was not given."""
+    low, high = RANGES[name]
+    if value is not None and not low <= value <= high:
+        most = f"to {high:,}" if high < 1e15 else "or more"
+        raise UsageError(f"{_words(name)} {value:.15g} is out of range: it must be {low} {most}")
+
+
+def check_servers(servers: int, strategies: Iterable[str]) -> None:
+    """Refuse several servers where no strategy has any."""
+    if servers != 1 and not any(build_strategy(spec).served for spec in strategies):
+        raise UsageError(
+            f"{servers} servers do not go with strategy {' '.join(strategies)}; leave them out, or choose one with "
+            "servers"
+        )
 
 
 def check_counts(workers: tuple[int, ...]) -> None:
