@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from cyclopts.completion.detect import ShellDetectionError
+from cyclopts.completion.detect import ShellDetectionError, detect_shell
 
 from paceline.errors import UsageError
 
@@ -20,11 +20,18 @@ def install_completion(
     from paceline.cli.main import make_app
 
     try:
-        written = make_app().install_completion(shell=shell, output=output, add_to_startup=output is None)
+        found = shell or detect_shell()
+        written = make_app().install_completion(shell=found, output=output, add_to_startup=output is None)
     except ShellDetectionError as error:
         raise UsageError("which shell is this? say it: --shell bash, zsh or fish") from error
     except OSError as error:
         raise UsageError(
             f"cannot write {error.filename} ({error.strerror}); name a file with --output"
         ) from error
-    print(f"wrote {written}: it works in the next shell, or now after 'source {written}'")  # noqa: T201
+    if output is not None:
+        loaded = "no start-up file was changed"
+    elif found == "zsh":  # its compinit looks into the folders that it is told before
+        loaded = "it works in the next shell if .zshrc ends with 'autoload -Uz compinit; compinit' (oh-my-zsh has that)"
+    else:
+        loaded = f"it works in the next shell, or now after 'source {written}'"
+    print(f"wrote {written}: {loaded}")  # noqa: T201
