@@ -39,6 +39,8 @@ try:
         if HOW == "long":
             time.sleep(0.01)
 except KeyboardInterrupt:
+    with worker.central_model():  # to save it, as a script may
+        pass
     sys.stdout.write(f"rank {rank} was interrupted after step {step}\\n")
     raise
 if HOW == "mistake":
@@ -123,7 +125,7 @@ def test_what_a_script_raises_is_shown_with_its_rank(tmp_path: Path) -> None:
         (
             "mistake",
             2,
-            "must be outside of worker.no_sync(), after a call of the model (script.py:24 in <module>)",
+            "must be outside of worker.no_sync(), after a call of the model (script.py:26 in <module>)",
         ),
     ],
 )

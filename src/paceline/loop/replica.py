@@ -80,11 +80,19 @@ class LoopReplica(Replica):
         """How many workers take part in the mean of the gradients, and whether this one only follows their steps."""
         self.rows = self.rows_before = 0
         """Samples that the model was called with in this step so far, and in the step before."""
+        self.called = False
+        """Whether the model was called to train in this step."""
 
     def prepare(self, job: Job, shards: Shards) -> None:
         """What is known when the first mini-batch is."""
         self.job, self.shards = job, shards
         self.noise = _NoNoise(shards, self.rank, 1)
+
+    def begin_step(self) -> None:
+        self.rows_before, self.rows, self.called = self.rows, 0, False
+
+    def name_of(self, parameter: Tensor) -> str:
+        return next(name for one in self.learners for name, own in one.named_parameters() if own is parameter)
 
     @property
     def versions(self) -> list[int]:
@@ -186,10 +194,9 @@ class LoopRun(WorkerRun):
         self.me.now = self.recorder.now
 
     def _begin_gradient(self, effect: Gradient) -> None:
-        replica = self.replica
-        replica.rows_before, replica.rows = replica.rows, 0
+        self.disarm()  # the next gradient may not be one that is reduced
+        self.replica.begin_step()
         super()._begin_gradient(effect)
-        self.arm()
 
     def _count_gradient(self) -> None:
         self.me.samples = self.replica.samples(self.me.clock)

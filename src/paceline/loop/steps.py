@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
+from paceline.codecs import build_codec
 from paceline.errors import RunFailed, UsageError, say_on_stderr
 from paceline.loop.barrier import LoopBarrier
 from paceline.loop.learners import RowBlocks
@@ -36,6 +37,7 @@ from paceline.runtimes.live.worker.run import Computation
 from paceline.runtimes.live.worker.server_comm import ServerComm
 from paceline.runtimes.live.worker.start import agree_to_stop, sample_system
 from paceline.runtimes.prepare import check_settings
+from paceline.runtimes.replica import check_momentum_of
 from paceline.runtimes.session import Ending, Session
 from paceline.runtimes.settings import Settings
 from paceline.strategies.effects import Apply, Gradient, Program, Wait
@@ -65,6 +67,8 @@ class LoopSteps(LoopPhases):
         self._process, self.settings = process, settings
         if any(one.is_cuda for one in model.parameters()):  # as the script has it
             process.options = replace(process.options, device="cuda")
+        if build_codec(settings.codec).has_momentum:
+            check_momentum_of(optimizer, settings.codec, "", "SGD with momentum=0")
         self._observer = process.observe(settings)
         served = check_settings(settings).served
         self.comm: SoloComm = self._join_servers() if served else self._join_group()
@@ -246,8 +250,11 @@ class LoopSteps(LoopPhases):
         self._observer.close()
 
     def _remove_hooks(self) -> None:
+        """The script may go on: from here on its backwards and steps are its own."""
         for hook in self._registered:
             hook.remove()
+        if self.run:
+            self.run.disarm()
 
     def _open(self, rows: int) -> LoopRun:
         """All workers have their first mini-batch: the run begins, and its program asks for the first gradient."""
@@ -279,7 +286,6 @@ class LoopSteps(LoopPhases):
         if isinstance(self.comm, ProcessGroupComm):
             self._barrier = LoopBarrier(self.comm.open_store(), run, process.options.timeout)
         self._resume(Gradient)
-        self.synchronize(self._syncs)
         return run
 
     def _resume(self, expected: type[Computation]) -> None:
@@ -294,6 +300,8 @@ class LoopSteps(LoopPhases):
                 f"strategy {self.settings.strategy!r} asks for {type(effect).__name__} where a script's loop has "
                 f"{expected.__name__}; let it yield Gradient() and Apply() in turn"
             )
+        if expected is Gradient:
+            self.synchronize(self._syncs)
 
     def _forward_begins(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
         if not _trains(model):
@@ -313,6 +321,7 @@ class LoopSteps(LoopPhases):
         if not self.replica.rows:
             self.replica.forget_with_first()
         self.replica.rows += samples
+        self.replica.called = True
 
     def _forward_ends(self, model: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG002
         if not _trains(model):
@@ -361,10 +370,16 @@ class LoopSteps(LoopPhases):
     def _accumulated(self, view: Tensor, parameter: Tensor) -> None:
         """Move a gradient that autograd has put elsewhere into the flat vector."""
         run = self.run
-        if run is None:
+        if run is None or not self.replica.called:
             raise UsageError(
-                "a gradient of the model was computed without a call of the model: call model(...) itself, and not "
-                "one of its parts or methods, and not in checkpoint(..., use_reentrant=True)"
+                "a gradient of the model was computed without a call of the model that trains it in this step: call "
+                "model(...) itself, after model.train(), and not one of its parts or methods, and not in "
+                "checkpoint(..., use_reentrant=True)"
+            )
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            raise UsageError(
+                f"the gradient of {self.replica.name_of(parameter)} is sparse, and a worker's gradients are one dense "
+                "vector; leave sparse=True out"
             )
         self._backward_begins(parameter)
         if not self._filled:
@@ -405,7 +420,8 @@ class LoopSteps(LoopPhases):
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._following:
             return
-        if args[1:] or kwargs.get("closure") is not None:  # the first one is the optimizer
+        closures = (*args[1:], kwargs.get("closure"))  # the first one is the optimizer
+        if any(one is not None for one in closures):
             raise UsageError(
                 f"{type(optimizer).__name__}.step(closure) computes gradients by itself; call backward, then step()"
             )

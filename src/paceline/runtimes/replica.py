@@ -389,8 +389,12 @@ def _examined(job: StepDefinition) -> tuple[Flat, Optimizer]:
 def check_momentum(job: StepDefinition, codec: str) -> None:
     """Refuse momentum that would be added twice: by an optimizer, and by the codec of this name before it."""
     _, optimizer = _examined(job)
+    check_momentum_of(optimizer, codec, f" of job {job.name!r}", "sgd:momentum=0")
+
+
+def check_momentum_of(optimizer: Optimizer, codec: str, whose: str, instead: str) -> None:
     if has_momentum(optimizer):
         raise UsageError(
-            f"codec {codec!r} adds momentum to gradients in place of the optimizer, and the {type(optimizer).__name__} "
-            f"of job {job.name!r} has momentum too; choose an optimizer without, such as sgd:momentum=0"
+            f"codec {codec!r} adds momentum to gradients in place of the optimizer, and the {type(optimizer).__name__}"
+            f"{whose} has momentum too; choose an optimizer without, such as {instead}"
         )

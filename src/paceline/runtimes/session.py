@@ -88,6 +88,8 @@ class Session:
     noise_scale: Callable[[], float | None] = lambda: None
     stopping: Callable[[], bool] = lambda: False
     """Whether the workers have agreed to stop early; the same on all workers at a sync point."""
+    agreed: bool = False
+    """Whether workers of servers have voted to stop; they vote no more."""
     at_sync_point: bool = False
     """Whether the effect last asked for belongs to a sync point; its time is kept apart from the steps'."""
 
@@ -198,18 +200,20 @@ class Session:
         """Whether to stop here: without common steps workers learn of a stop one after the other."""
         votes = torch.tensor([float(self.stopping())])
         yield AllReduce(votes, op="sum")
-        return votes.item() > 0
+        self.agreed = votes.item() > 0
+        return self.agreed
 
     def central(self) -> Program:
         """The central model, parameters and buffers; all workers ask for it at the same point.
 
-        None where they stop here instead: those of servers synchronize at no other points than these and a stop.
+        None where they stop here instead: those of servers synchronize at no other points than these and a stop. After
+        the stop it can be had, to save it.
         """
         on_request = self.prepared.strategy.sync_point is SyncPoint.ON_REQUEST
         if not on_request:
             yield Wait()
         params = yield from self.prepared.strategy.central(self.me)
-        if on_request and (yield from self._vote()):
+        if on_request and not self.agreed and (yield from self._vote()):
             return None
         buffers = yield from self._central_buffers()
         return params, buffers

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from paceline.clusters.cluster import takes_turn
 from paceline.collectives.traffic import Bucket, plan_buckets
+from paceline.errors import UsageError
 from paceline.runtimes.compression import Compressor
 from paceline.runtimes.flat import CONTROL, SQUARES, Flat
 from paceline.runtimes.live.worker.comm import PendingSum, SoloComm
@@ -49,7 +50,7 @@ class Overlap:
         for place, bucket in enumerate(self._early):
             for index in bucket.parameters:
                 flat.parameters[index].register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                    partial(self._filled, place)
+                    partial(self._filled, place, index)
                 )
         self._active = self._measured = False
 
@@ -61,15 +62,21 @@ class Overlap:
         """
         self._active, self._measured, self._share, self._scaled = True, measured, share, scaled
         self._squares: list[Tensor] = []
-        self._missing = [len(bucket.parameters) for bucket in self._early]
+        self._missing = [set(bucket.parameters) for bucket in self._early]
         self._pending: list[PendingSum] = []
         self._begun: list[float] = []
         self._ended: list[float | None] = [None] * len(self._early)
 
-    def _filled(self, place: int, _: Tensor) -> None:
+    def _filled(self, place: int, index: int, parameter: Tensor) -> None:
         if not self._active:
             return
-        self._missing[place] -= 1
+        if place < len(self._pending):
+            raise UsageError(
+                f"a parameter of shape {tuple(parameter.shape)} has another gradient in the same backward, and the sum "
+                "of its bucket has begun, as where checkpointing repeats a layer that is used twice; call checkpoint() "
+                "with use_reentrant=False"
+            )
+        self._missing[place].discard(index)
         while len(self._pending) < len(self._early) and not self._missing[len(self._pending)]:
             self._slowdown.stretch()
             self._start_next()

@@ -1,0 +1,169 @@
+"""What torch calls while a script trains, in one process: the other worker is made up, or there is none."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import paceline
+from paceline.errors import UsageError
+from paceline.loop.process import ScriptProcess
+from paceline.loop.steps import LoopSteps
+from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.worker.comm import SoloComm
+
+
+class WithZeros(SoloComm):
+    """Rank 0 of two workers: the gradients of the other are zeros, and it exchanges the same documents."""
+
+    workers, members, alone = 2, (0, 1), False
+
+    def __init__(self) -> None:
+        self.sums = 0
+
+    def sum(self, tensor: Tensor) -> None:
+        self.sums += 1
+
+    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Callable[[], object]:
+        self.sums += 1
+        done()
+        return lambda: None
+
+    def exchange(self, document: Any) -> list[Any]:
+        return super().exchange(document) * 2
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A process whose run is dropped afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ScriptProcess, "current", None)
+    yield
+    process = ScriptProcess.current
+    if process is not None and process.joined is not None:
+        process.joined.abandon()
+        process.joined = None
+
+
+@pytest.fixture
+def pair(here: None, monkeypatch: pytest.MonkeyPatch) -> WithZeros:
+    comm = WithZeros()
+    monkeypatch.setattr(LoopSteps, "_join_group", lambda _: comm)
+    ScriptProcess.here().info = ProcessInfo(workers=2, local_workers=1)
+    return comm
+
+
+def of_two_buckets() -> nn.Sequential:
+    """Of which the second layer's gradient is reduced while backward goes on."""
+    return nn.Sequential(nn.Linear(4, 512), nn.Linear(512, 520))
+
+
+def sgd(model: nn.Module) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_a_gradient_that_is_not_to_be_reduced_is_left_alone(pair: WithZeros) -> None:
+    """If this failed, the first step of a worker that trains apart would have a part of its gradient summed."""
+    model = of_two_buckets()
+    optimizer = sgd(model)
+    paceline.distribute(model, optimizer, strategy="post-local:switch=3,period=100")
+    inputs = torch.randn(3, 4)
+    for step in range(5):
+        loss = model(inputs).pow(2).mean()
+        expected = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+        before = pair.sums
+        loss.backward()
+        share = 1 if step >= 3 else 1 / 2
+        for one, grad in zip(model.parameters(), expected, strict=True):
+            assert torch.allclose(one.grad, share * grad)
+        assert pair.sums - before == (0 if step >= 3 else 2)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_after_close_a_script_trains_on_alone(pair: WithZeros) -> None:
+    """If this failed, fine-tuning after the run would sum gradients in a group that is closed."""
+    model = of_two_buckets()
+    optimizer = sgd(model)
+    with paceline.distribute(model, optimizer):
+        model(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
+    before = pair.sums
+    model(torch.randn(3, 4)).sum().backward()
+    optimizer.step()
+    assert pair.sums == before
+
+
+def test_a_layer_that_is_checkpointed_twice_is_refused_before_its_sum_is_wrong(pair: WithZeros) -> None:
+    """If this failed, the gradient of its second use would be added to a sum that is under way."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.twice = nn.Linear(4, 512), nn.Linear(512, 512)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            found = self.first(inputs)
+            for _ in range(2):
+                found = checkpoint(self.twice, found, use_reentrant=True)
+            return found
+
+    model = Twice()
+    optimizer = sgd(model)
+    paceline.distribute(model, optimizer)
+    with pytest.raises(UsageError, match=r"shape \(512.*another gradient .* use_reentrant=False"):
+        model(torch.randn(3, 4)).sum().backward()
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, call: Callable[[Tensor], Tensor]) -> None:
+    call(torch.randn(3, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "sma:learners=2"])
+def test_a_model_that_is_not_called_to_train_is_refused_in_every_step(strategy: str, here: None) -> None:
+    """If this failed, a forgotten model.train() would leave learners where they are, and count no samples."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.0), nn.Linear(8, 2))
+    optimizer = sgd(model)
+    paceline.distribute(model, optimizer, strategy=strategy)
+    wrong = r"without a call of the model that trains it .* model\(\.\.\.\) itself, after model\.train\(\)"
+    for _ in range(2):
+        model.eval()
+        with pytest.raises(UsageError, match=wrong):
+            train(model, optimizer, model)
+        model.train()
+        with pytest.raises(UsageError, match=wrong):
+            train(model, optimizer, model[0])
+        model[1].eval()  # as frozen batch norm is
+        train(model, optimizer, model)
+
+
+def test_sparse_gradients_are_refused_by_name(here: None) -> None:
+    """If this failed, the script would end in a traceback of torch."""
+    model = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 1))
+    paceline.distribute(model, sgd(model))
+    with pytest.raises(UsageError, match=r"gradient of 0\.weight is sparse, .* leave sparse=True out"):
+        model(torch.tensor([1, 2])).sum().backward()
+
+
+def test_a_closure_that_is_none_is_none(here: None) -> None:
+    """As schedulers and wrappers of optimizers pass it on."""
+    model = nn.Linear(4, 1)
+    optimizer = sgd(model)
+    paceline.distribute(model, optimizer)
+    for arguments, named in (((None,), {}), ((), {"closure": None})):
+        model(torch.randn(3, 4)).sum().backward()
+        optimizer.step(*arguments, **named)
+
+
+def test_momentum_is_not_added_by_the_optimizer_and_by_the_codec(here: None) -> None:
+    """If this failed, a script would train with momentum on momentum, which ``paceline train`` refuses."""
+    model = nn.Linear(4, 1)
+    with pytest.raises(UsageError, match="the SGD has momentum too"):
+        paceline.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), codec="dgc")
+    paceline.distribute(model, sgd(model), codec="dgc")
