@@ -9,9 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from command import start_python
 from paceline.cli.main import main
+from paceline.clusters.profile import Profile, machine_profile, make_room, write_profile
+from paceline.errors import UsageError
 from refusals import check_refused
 
 SMALL = ["--model", "mlp", "-b", "16", "-i", "12", "--repeats", "1"]
@@ -55,21 +58,27 @@ def run(*words: str, code: int = 0) -> str:
 @pytest.mark.usefixtures("forks")
 def test_checkpoints_and_processes_are_measured_and_kept(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    saved = json.loads(run("checkpoint", *SMALL, "--checkpoint-every", "4 steps", "--json"))
+    saved = json.loads(
+        run("checkpoint", *SMALL, "--checkpoint-every", "4 steps", "--chart", "c.svg", "--json")
+    )
     never, often = saved["rows"]
     assert never["checkpoint"] == never["checkpoint_bytes"] == 0
     assert often["checkpoint"] > 0
     assert often["checkpoints"] == pytest.approx(3 / 12), "after steps 4, 8 and 12"
     assert (never["checkpoint_every"], often["checkpoint_every"]) == (0, 4)
     assert often["checkpoint_bytes"] > 4 * saved["parameters"]
-    assert (
-        "no profile of this machine, so nothing is predicted: 'paceline calibrate machine'"
-        in capsys.readouterr().err
-    )
+    assert saved["chart"] is None
+    noted = capsys.readouterr().err
+    assert "no profile of this machine, so nothing is predicted: 'paceline calibrate machine'" in noted
+    assert "c.svg is not written: this sweep has no speed-up that can be drawn as a line" in noted
     several = run("processes", *SMALL, "--processes", "2", "--out", "mine")
     assert several.splitlines()[-1] == "kept in mine; chart: mine/chart.svg"
     assert Path("mine/chart.svg").exists()
     assert run("processes", "--resume", "mine") == several, "nothing is measured again"
+    Path("full.svg").mkdir()
+    shown = run("processes", "--resume", "mine", "--chart", "full.svg", code=2)
+    assert shown.splitlines()[:-1] == several.splitlines()[:-1], "what was measured is shown all the same"
+    assert "cannot write full.svg" in capsys.readouterr().err
 
 
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
@@ -106,6 +115,11 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
         ("batch --seconds 0", "0 seconds a run are out of range"),
         ("scaling --seconds 2 --epochs 1", "--epochs and --seconds both say how long a run is"),
         ("scaling --profile nothing.json", "cannot read the profile"),
+        ("scaling --chart none/c.svg", "--chart none/c.svg: there is no folder none; make it"),
+        ("scaling --servers 4", "servers 4: no cell of this sweep has servers; leave the setting out"),
+        ("processes --servers 2", "servers 2: no cell of this sweep has servers"),
+        ("batch --collective ring", "collective ring: no cell of this sweep has several workers that reduce"),
+        ("scaling --strategy ps --collective ring", "collective ring: no cell"),
         ("scaling --chart c.png", "--chart c.png: name a file that ends in .svg"),
         ("scaling --resume nowhere", "nowhere is not the folder of a study"),
         ("scaling --resume nowhere --workers 2", "so --workers has no place"),
@@ -123,6 +137,43 @@ def test_a_sweep_of_another_kind_is_not_resumed(tmp_path, capsys):
     golden = Path(__file__).parents[1] / "golden" / "scaling"
     assert main(["bench", "batch", "--resume", str(golden)]) == 2
     assert f"use 'paceline bench scaling --resume {golden}'" in capsys.readouterr().err
+
+
+class Notes:
+    """Keeps what a screen would show."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, sentence: str) -> None:
+        self.said.append(sentence)
+
+
+@pytest.mark.parametrize(
+    ("machinery", "measured", "why"),
+    [
+        ({"threads": 1, "device": "cuda"}, {"threads": 1}, "the profile is of a CPU, not of cuda"),
+        ({"threads": 2}, {"threads": 1}, "of workers with 1 threads, and this run has 2"),
+        ({"threads": 1}, {"threads": 1, "cpu": "Z80"}, "another machine, with Z80"),
+    ],
+)
+def test_a_profile_of_other_workers_predicts_nothing(tmp_path, monkeypatch, machinery, measured, why):
+    """Else a sweep on a GPU would be predicted by how fast the CPU is."""
+    from paceline.cli import scaling
+
+    profile = Profile(
+        name="other", made="now", versions={"torch": str(torch.__version__)}, machine=measured, device={}
+    )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kept = make_room(machine_profile(machinery["threads"]))
+    write_profile(profile, kept)
+    notes = Notes()
+    assert scaling._profile(None, machinery, notes) is None
+    (said,) = notes.said
+    assert said.startswith("nothing is predicted: ")
+    assert why in said
+    with pytest.raises(UsageError, match=f"{why}.*; name another profile, or leave --profile out"):
+        scaling._profile(kept, machinery, notes)
 
 
 def test_a_link_is_measured_by_bench_collectives(monkeypatch):

@@ -18,6 +18,7 @@ from paceline.reports.scaling import answer
 from paceline.runtimes.config import read_config, resolved
 from paceline.runtimes.settings import Cadence, Settings
 from paceline.studies.scaling.folder import SweepFolder
+from paceline.studies.scaling.plan import Planner
 from paceline.studies.scaling.result import middle, read_sweep, summarize_sweep
 from paceline.studies.scaling.run import SweepRunner
 from paceline.studies.scaling.study import Sweep, SweepCell, SweepRun
@@ -239,6 +240,58 @@ def test_checkpoints_of_a_run_that_is_shorter_than_an_epoch_are_an_epoch_apart(t
     never, often = summarize_sweep(sweep, own).rows
     assert (never.checkpoint_every, often.checkpoint_every) == (0, 2 * 23), "1,437 samples are 23 steps of 64"
     assert often.checkpoints == pytest.approx(1 / 24)
+
+
+def plan_two(folder, sweep, measure=None, **more):
+    """The plan of two workers with a batch of 16, after the golden first run of one, unless ``more`` says otherwise."""
+    own, one = SweepFolder(folder), SweepRun(SweepCell(batch=16), 1)
+    own.open(sweep)
+    if more.pop("measured", True):
+        golden = SweepFolder(GOLDEN)
+        own.keep(sweep, golden.done(golden.read(), [one])[one])
+    planner = Planner(
+        sweep=sweep, folder=own, profile=None, pilot=lambda _: 1.0, measure_link=measure or (lambda *_: None)
+    )
+    return replace(planner, **more).plan(SweepCell(batch=16, workers=2))
+
+
+@pytest.mark.parametrize(
+    ("machinery", "collective", "backend"),
+    [
+        ({}, "native", "shm"),
+        ({}, "ring", "gloo"),
+        ({"backend": "gloo"}, "native", "gloo"),
+        ({"backend": "nccl", "device": "cuda"}, "native", None),
+        ({"device": "cuda"}, "native", None),
+    ],
+)
+def test_the_link_is_measured_by_the_backend_that_the_workers_use(
+    tmp_path, monkeypatch, machinery, collective, backend
+):
+    """A ring over Gloo beside what shared memory allows would seem to leave most of the link unused."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.distributed, "is_backend_available", lambda _: True)
+    sweep, asked = sweep_of(workers=(1, 2), machinery={"threads": 1, **machinery}), []
+    sweep = replace(sweep, settings=replace(sweep.settings, collective=collective))
+
+    def measure(*words):
+        asked.append(words)
+        return 5e8
+
+    plan = plan_two(tmp_path, sweep, measure)
+    assert asked == ([] if backend is None else [(backend, 2, 4 * 4810)])
+    assert plan.link == (None if backend is None else 5e8)
+
+
+def test_why_two_workers_are_not_predicted_is_what_happened(tmp_path):
+    sweep = sweep_of(workers=(1, 2))
+    profile = tmp_path / "profile.json"
+    gone = plan_two(tmp_path / "gone", sweep, profile=profile)
+    assert gone.basis.startswith("the run of one worker is gone from ")
+    failed = plan_two(tmp_path / "failed", sweep, profile=profile, measured=False)
+    assert failed.basis == (
+        "the first run of one worker, which predictions rest on, has failed; measure in a new folder"
+    )
 
 
 class Trainings:

@@ -106,6 +106,10 @@ class StudyOptions:
     def __post_init__(self) -> None:
         if self.chart is not None and self.chart.suffix != ".svg":
             raise UsageError(f"--chart {self.chart}: name a file that ends in .svg")
+        if self.chart is not None and not self.chart.parent.is_dir():
+            raise UsageError(
+                f"--chart {self.chart}: there is no folder {self.chart.parent}; make it, or name another file"
+            )
 
 
 def convergence(
@@ -221,12 +225,17 @@ def _report(result: "ConvergenceResult", folder: "StudyFolder", keep: StudyOptio
     from paceline.reports.text import can_draw
 
     chart = keep.chart or folder.chart
-    try:
-        chart.write_text(picture(result))
-    except OSError as error:
-        raise UsageError(f"cannot write {chart}: {error.strerror}; name another file") from error
     if keep.as_json:
         screen.print(json_text({**document(result), "folder": str(folder.path), "chart": str(chart)}))
     else:
         lines = text_lines(result, can_draw(screen.out))
         screen.print("\n".join([*lines, "", f"chart: {chart}"]))
+    write_chart(chart, picture(result))
+
+
+def write_chart(path: Path, drawn: str) -> None:
+    """After the results are printed: what took long to measure is shown, whatever becomes of the file."""
+    try:
+        path.write_text(drawn)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}; name another file") from error

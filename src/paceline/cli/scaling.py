@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from paceline import specs
-from paceline.cli.convergence import FAILED, INTERRUPTED, StudyOptions
+from paceline.cli.convergence import FAILED, INTERRUPTED, StudyOptions, write_chart
 from paceline.cli.importing import gc_paused, skip_compiler_import
 from paceline.cli.options import (
     AGREE,
@@ -332,7 +332,7 @@ def _run(sweep: "Sweep", folder: "SweepFolder", keep: SweepKeeping, screen: "Scr
         folder,
         partial(start_training, sweep.machinery),
         profile,
-        cache(partial(measure_link, "gloo" if sweep.machinery.get("backend") == "gloo" else "shm")),
+        cache(measure_link),
         screen.count_down,
         keep.keep_runs,
     )
@@ -353,10 +353,11 @@ def _run(sweep: "Sweep", folder: "SweepFolder", keep: SweepKeeping, screen: "Scr
 
 
 def _profile(given: Path | None, machinery: Mapping[str, Any], screen: "Screen") -> Path | None:
-    """The machine's profile, checked; None, with a note, where there is none."""
+    """The machine's profile, checked; None, with a note, where there is none, or the one that is kept does not fit."""
     import torch
 
     from paceline.clusters.profile import MAKE, machine_profile, named_profile, read_profile
+    from paceline.studies.predict.predicted_run import check_machine
 
     threads = machinery["threads"]
     path = machine_profile(threads) if given is None else named_profile(given, threads)
@@ -365,7 +366,13 @@ def _profile(given: Path | None, machinery: Mapping[str, Any], screen: "Screen")
             f"no profile of this machine, so nothing is predicted: {MAKE}; then begin in a new folder"
         )
         return None
-    read_profile(path, str(torch.__version__))
+    try:
+        check_machine(read_profile(path, str(torch.__version__)), machinery.get("device", "cpu"), threads)
+    except UsageError as mistake:
+        if given is not None:
+            raise UsageError(f"{mistake}; name another profile, or leave --profile out") from mistake
+        screen.note(f"nothing is predicted: {mistake}")
+        return None
     return path.absolute()
 
 
@@ -374,17 +381,16 @@ def _report(result: "SweepResult", folder: "SweepFolder", keep: SweepKeeping, sc
     from paceline.reports.scaling import document, picture, text_lines
 
     chart, drawn = keep.chart or folder.chart, picture(result)
-    if drawn is not None:
-        try:
-            chart.write_text(drawn)
-        except OSError as error:
-            raise UsageError(f"cannot write {chart}: {error.strerror}; name another file") from error
     if keep.as_json:
         shown = {"folder": str(folder.path), "chart": str(chart) if drawn else None}
         screen.print(json_text({**document(result), **shown}))
     else:
         where = [f"kept in {folder.path}", *([f"chart: {chart}"] if drawn else [])]
         screen.print("\n".join([*text_lines(result), "", "; ".join(where)]))
+    if drawn is not None:
+        write_chart(chart, drawn)
+    elif keep.chart is not None:
+        screen.note(f"{chart} is not written: this sweep has no speed-up that can be drawn as a line")
 
 
 def measure_link(backend: str, workers: int, size: int) -> float | None:

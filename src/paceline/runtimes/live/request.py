@@ -91,7 +91,11 @@ class LiveOptions:
             )
 
     def transport(self, info: ProcessInfo, collective: str = NATIVE) -> str:
-        """The backend that a worker uses; schedules send point to point over gloo."""
+        """The backend that a worker uses."""
+        return self.backend_for(collective, one_host=info.workers == info.local_workers)
+
+    def backend_for(self, collective: str, *, one_host: bool) -> str:
+        """Of workers that all are on one host, or not; schedules send point to point over gloo."""
         if collective != NATIVE and self.device == "cuda":
             raise UsageError(
                 f"collective {collective} moves CPU tensors only; choose collective {NATIVE} or device cpu"
@@ -100,7 +104,7 @@ class LiveOptions:
             return self.backend
         if self.device == "cuda":
             return "nccl"
-        return "shm" if info.workers == info.local_workers and collective == NATIVE else "gloo"
+        return "shm" if one_host and collective == NATIVE else "gloo"
 
     def device_of(self, info: ProcessInfo) -> torch.device:
         if self.device == "cpu":

@@ -63,21 +63,27 @@ def _loading(job: Job, settings: Settings) -> float:
     return median(times) / size
 
 
-def _check(config: Config, profile: Profile) -> None:
-    settings, machine = config.settings, profile.machine
-    threads, measured = config.machinery["threads"], machine.get("threads", 1)
-    cpu, here = machine.get("cpu"), environment()["cpu"]
-    several = settings.workers > 1
+def check_machine(profile: Profile, device: str, threads: int) -> None:
+    """A UsageError says why workers here, of so many threads each, do not compute as those of the profile."""
+    machine = profile.machine
+    measured, cpu, here = machine.get("threads", 1), machine.get("cpu"), environment()["cpu"]
     for fine, sentence in (
-        (
-            config.machinery["device"] == "cpu",
-            f"the profile is of a CPU, not of {config.machinery['device']}",
-        ),
+        (device == "cpu", f"the profile is of a CPU, not of {device}"),
         (
             threads == measured,
             f"the profile is of workers with {measured} threads, and this run has {threads}",
         ),
         (cpu in (None, here), f"the profile is of another machine, with {cpu} in place of {here}"),
+    ):
+        if not fine:
+            raise UsageError(sentence)
+
+
+def _check(config: Config, profile: Profile) -> None:
+    check_machine(profile, config.machinery["device"], config.machinery["threads"])
+    settings = config.settings
+    several = settings.workers > 1
+    for fine, sentence in (
         (len(set(settings.batch_sizes)) == 1, "the workers have mini-batches of different sizes"),
         (not settings.slow_turns, "slow ranks take turns"),
         (not several or settings.buffers == "average", "rank 0's buffers are sent at every step"),

@@ -12,6 +12,7 @@ from paceline.costs.collectives import AllReduceCosts
 from paceline.costs.topology import Topology
 from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown
+from paceline.runtimes.live.request import LiveOptions
 from paceline.strategies import build_strategy
 from paceline.studies.predict.model import PacelineModel, find_model
 from paceline.studies.predict.prediction import PredictionRow
@@ -25,8 +26,8 @@ LEAST_STEPS, MOST_STEPS = 24, 200_000
 WIDTH = 4
 """Bytes of a parameter."""
 
-MeasureLink = Callable[[int, int], float | None]
-"""Measures the bus bandwidth of all-reduces among so many workers, of so many bytes, in bytes a second."""
+MeasureLink = Callable[[str, int, int], float | None]
+"""Measures the bus bandwidth of a backend's all-reduces among some workers, of some bytes, in bytes a second."""
 Pilot = Callable[[SweepCell], float]
 """Trains a few steps of a cell, and returns how long one takes."""
 
@@ -73,7 +74,7 @@ class Planner:
             if cell.processes > 1:
                 return self._side_by_side(cell, reference)
             if cell.workers > 1:
-                return self._together(cell, base)
+                return self._together(cell, reference, base)
             return self._alone(cell)
         except UsageError as mistake:
             return replace(unknown, basis=str(mistake))
@@ -92,11 +93,17 @@ class Planner:
         speed_up = row.rate / base.rate if base and base.rate else 1.0
         return self._predicted(cell, row, row.rate, speed_up, model.basis.compute)
 
-    def _together(self, cell: SweepCell, base: RepeatResult | None) -> CellPlan:
+    def _together(
+        self, cell: SweepCell, reference: RepeatResult | None, base: RepeatResult | None
+    ) -> CellPlan:
         """Several workers, from one that was measured with the same batch, and the profile's links and contention."""
+        if reference is None or base is None:
+            raise UsageError(
+                "the first run of one worker, which predictions rest on, has failed; measure in a new folder"
+            )
         folder = self.folder.runs(self.sweep, SweepRun(self.sweep.reference(cell), 1))
         run = next(iter(sorted(folder.glob("*"))), None)
-        if run is None or base is None:
+        if run is None:
             raise UsageError(f"the run of one worker is gone from {folder}; measure in a new folder")
         model = find_model(self._request(times=run, workers=(cell.workers,), **self._exchange(cell)))
         row = model.row(cell.strategy, cell.workers)
@@ -124,24 +131,28 @@ class Planner:
         return CellPlan(cell=cell, steps=None, made="", row=row, rate=rate, speed_up=speed_up, basis=basis)
 
     def _exchange(self, cell: SweepCell) -> Mapping[str, Any]:
-        settings, backend = self.sweep.settings_of(cell), self.sweep.machinery.get("backend")
-        backend = "gloo" if backend is None and settings.collective != NATIVE else backend
+        settings = self.sweep.settings_of(cell)
         return {
             "strategies": (cell.strategy,),
             "codecs": (cell.codec,),
             "servers": settings.servers,
             "collective": settings.collective,
-            "backend": backend,
+            "backend": self._backend(cell),
         }
+
+    def _backend(self, cell: SweepCell) -> str:
+        options, settings = LiveOptions(**self.sweep.machinery), self.sweep.settings_of(cell)
+        return options.backend_for(settings.collective, one_host=True)
 
     def _request(self, **asked: Any) -> PredictRequest:
         return PredictRequest(profile=self.profile, **asked)
 
     def _measured_link(self, cell: SweepCell, reference: RepeatResult) -> float | None:
-        """Bytes a second of an all-reduce of all gradients, measured now."""
-        if not exchanges(cell):
+        """Bytes a second of an all-reduce of all gradients, measured now; of nccl, nothing here can."""
+        backend = self._backend(cell)
+        if not exchanges(cell) or backend == "nccl":
             return None
-        return self.measure_link(cell.workers, WIDTH * reference.parameters)
+        return self.measure_link(backend, cell.workers, WIDTH * reference.parameters)
 
 
 def exchanges(cell: SweepCell) -> bool:

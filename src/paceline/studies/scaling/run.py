@@ -38,7 +38,7 @@ class SweepRunner:
     folder: SweepFolder
     start: StartTraining
     profile: Path | None = None
-    measure_link: MeasureLink = lambda _, __: None
+    measure_link: MeasureLink = lambda *_: None
     show: Show = lambda _, __: None
     keep_runs: bool = False
     """Keep all run folders, and not only those that predictions rest on."""

@@ -175,11 +175,25 @@ class Sweep:
         )
 
     def check(self, job: Job) -> None:
-        """Refuse cells that cannot be trained, before the first one is."""
+        """Refuse cells that cannot be trained, before the first one is, and settings that none of them uses."""
+        self._check_used()
         for cell in self.cells:
             settings = self.settings_of(cell)
             check_settings(settings)
             prepare_built(settings, job)
+
+    def _check_used(self) -> None:
+        used, asked = list(map(self.settings_of, self.cells)), self.settings
+        if asked.servers != 1 and all(one.servers == 1 for one in used):
+            raise UsageError(
+                f"servers {asked.servers}: no cell of this sweep has servers; leave the setting out, or sweep a "
+                "strategy that has them"
+            )
+        if asked.collective != NATIVE and all(one.collective == NATIVE for one in used):
+            raise UsageError(
+                f"collective {asked.collective}: no cell of this sweep has several workers that reduce among "
+                "themselves; leave the setting out, or sweep such cells"
+            )
 
     @property
     def variants(self) -> tuple[Settings, ...]:
