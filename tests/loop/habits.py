@@ -200,13 +200,32 @@ def scaler_that_skips(
     way: ByHand, call: Callable[..., Tensor], model: nn.Module, optimizer: Optimizer
 ) -> None:
     """One worker's gradient overflows in one step, which all skip, and the last one too."""
+    scaled_steps(way, call, model, optimizer, overflows=(2, STEPS - 1))
+
+
+@habit
+def uneven_with_a_scaler(
+    way: ByHand, call: Callable[..., Tensor], model: nn.Module, optimizer: Optimizer
+) -> None:
+    """Steps are skipped while all train, when one has ended, and at the very end; whoever has ended skips them too."""
+    with way.join():
+        scaled_steps(way, call, model, optimizer, overflows=(1, 4, STEPS - 1))
+
+
+def scaled_steps(
+    way: ByHand,
+    call: Callable[..., Tensor],
+    model: nn.Module,
+    optimizer: Optimizer,
+    overflows: tuple[int, ...],
+) -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=2)
     for step in way.steps():
 
         def loss(batch: Tensor, rank: int, step: int = step) -> Tensor:
             with torch.autocast("cpu", torch.float16 if step % 2 else torch.bfloat16, enabled=False):
                 found = call(batch).pow(2).mean()
-            return scaler.scale(found * (1e38 if rank == 1 and step in (2, STEPS - 1) else 1))
+            return scaler.scale(found * (1e38 if rank == 1 and step in overflows else 1))
 
         way.backward(loss, step)
         scaler.unscale_(optimizer)

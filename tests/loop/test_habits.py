@@ -22,6 +22,7 @@ HABITS = (
     "plain+reentrant",
     "uneven=3/6",
     "uneven=5/0",
+    "uneven-with-a-scaler=3/6",
 )
 """Of habits.py; what follows the plus is a model that remembers less (activation checkpointing)."""
 COMPILED = ("plain+compiled", "accumulate-and-clip+compiled")
