@@ -123,6 +123,11 @@ def test_what_a_script_raises_is_shown_with_its_rank(tmp_path: Path) -> None:
         ("exits", 5, "exited at step 8 (exit code 5); the others stopped after"),
         ("dies", 1, "died at step 8 (killed by signal 9, SIGKILL); the others stopped after"),
         (
+            "ssp:staleness=2 dies",
+            0,
+            "died at step 8 (killed by signal 9, SIGKILL); the run goes on with the others",
+        ),
+        (
             "mistake",
             2,
             "must be outside of worker.no_sync(), after a call of the model (script.py:26 in <module>)",
@@ -138,6 +143,9 @@ def test_how_a_script_ends_is_how_the_command_does(how: str, code: int, says: st
     assert time.monotonic() - begun < 30
     assert says in done.stderr
     assert ("Traceback (" in done.stderr) == (how == "raises")
+    if code == 0:
+        assert "rank 1 died" in done.stdout
+        assert " to 11 steps per worker" in done.stdout, "rank 0 has not taken all of its steps"
 
 
 def test_the_command_line_wins_and_says_so(tmp_path: Path) -> None:

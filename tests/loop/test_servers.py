@@ -9,6 +9,7 @@ from served_script import batches, build
 from torch import nn
 
 from command import run_paceline
+from loop.pairs import run_ranks
 from paceline.errors import UsageError
 from paceline.loop.replica import LoopReplica
 from paceline.loop.served import check_groups, describe, group_settings, make_shard
@@ -54,17 +55,37 @@ def test_servers_end_with_the_parameters_of_the_mean_gradient(
             assert (mine - theirs).abs().max().item() <= 1e-6
 
 
-@pytest.mark.parametrize("strategy", ["ssp:staleness=1", "async"])
-def test_workers_may_end_after_different_numbers_of_steps(strategy: str, tmp_path: Path) -> None:
-    """If this failed, a worker with less data would hold the others back for ever."""
-    words = ["--strategy", strategy, "--codec", "int8", SCRIPT, "sgd", str(tmp_path / "out"), "12", "5"]
+@pytest.mark.parametrize(("strategy", "steps"), [("ssp:staleness=1", 5), ("async", 0)])
+def test_workers_may_end_after_different_numbers_of_steps(strategy: str, steps: int, tmp_path: Path) -> None:
+    """If this failed, a worker with less data, or with none, would hold the others back for ever."""
+    words = [
+        "--strategy",
+        strategy,
+        "--codec",
+        "int8",
+        SCRIPT,
+        "sgd",
+        str(tmp_path / "out"),
+        "12",
+        str(steps),
+    ]
     run_paceline("run", *words, cwd=tmp_path)
-    one, other = (torch.load(tmp_path / f"out-{rank}") for rank in "01")
-    assert all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
+    if steps:  # else there is only its own model, before the first step
+        one, other = (torch.load(tmp_path / f"out-{rank}") for rank in "01")
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
     (folder,) = (tmp_path / "runs").iterdir()
     summary = json.loads((folder / "summary.json").read_text())
-    assert [one["steps"] for one in summary["totals"]] == [12, 5]
+    assert [one["steps"] for one in summary["totals"]] == [12, steps]
     assert summary["ending"] == "budget"
+
+
+def test_one_of_torchruns_processes_is_the_server(tmp_path: Path) -> None:
+    """If this failed, what docs/your-script.md says of torchrun would lead nowhere."""
+    words = ("-m", "paceline", "run", "--strategy", "ps", SCRIPT, "sgd", str(tmp_path / "out"))
+    shown = run_ranks(*words, cwd=tmp_path, workers=3)
+    assert "2 workers x batch 8, ps over shared memory" in shown[0]
+    for mine, theirs in zip(torch.load(tmp_path / "out-1"), by_hand("sgd"), strict=True):
+        assert (mine - theirs).abs().max().item() <= 1e-6
 
 
 def test_servers_of_a_script_that_never_joins_end_with_it(tmp_path: Path) -> None:
