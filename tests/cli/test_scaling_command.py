@@ -55,6 +55,18 @@ def run(*words: str, code: int = 0) -> str:
     return out.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [({}, "held"), ({"schedule": "cosine"}, "cosine"), ({"job": "my_job:build"}, "constant")],
+    ids=["usual", "one that was given", "a job of one's own"],
+)
+def test_cells_compute_on_the_same_values_unless_told_otherwise(options, found):
+    """Else a cell would be faster for what it has learned: a max-pool's time depends on its inputs."""
+    from paceline.cli.scaling import SweepOptions
+
+    assert SweepOptions(**options).base().job.schedule == found
+
+
 @pytest.mark.usefixtures("forks")
 def test_checkpoints_and_processes_are_measured_and_kept(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -165,6 +165,12 @@ def test_weight_decay_may_leave_biases_and_batch_norm_alone(biases: bool) -> Non
     assert torch.equal(flat.params[6:], before[6:])
 
 
+def test_a_held_rate_moves_nothing_and_is_not_zero() -> None:
+    """Of 0, model averaging would think at every step that the rate has just dropped, and restart."""
+    held = schedule("held")
+    assert 0 < held(0) == held(1e6) < 1e-8
+
+
 @pytest.mark.parametrize(
     "name",
     [

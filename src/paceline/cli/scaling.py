@@ -57,6 +57,8 @@ class SweepOptions(RunOptions):
 
     batch_size: Annotated[str | None, Parameter(name=["--batch-size", "-b"], group=AGREE)] = None
     """Samples of a worker's mini-batch, such as 16,64,256."""
+    schedule: Annotated[str | None, Parameter(group=JOB)] = None
+    """The learning-rate schedule (default held: all runs compute on the same values); see 'paceline schedules'."""
     epochs: Annotated[int | None, Whole, Parameter(group=LENGTH)] = None
     """Passes over the training data of each run, instead of --seconds."""
     iterations: Annotated[int | None, Whole, Parameter(name=["--iterations", "-i"], group=LENGTH)] = None
@@ -76,7 +78,10 @@ class SweepOptions(RunOptions):
 
     def base(self) -> Settings:
         """Of every run, but for what its cell says."""
-        alone = replace(self, batch_size=None, evaluate_every="never", checkpoint_every="never")
+        schedule = "held" if self.job is None and self.schedule is None else self.schedule
+        alone = replace(
+            self, batch_size=None, evaluate_every="never", checkpoint_every="never", schedule=schedule
+        )
         return alone.settings(1)
 
     def length(self) -> float | None:

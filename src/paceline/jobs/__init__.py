@@ -41,4 +41,5 @@ SCHEDULES: Mapping[str, str] = {
     "constant": "paceline.jobs.schedules:Constant",
     "cosine": "paceline.jobs.schedules:Cosine",
     "step": "paceline.jobs.schedules:StepDecay",
+    "held": "paceline.jobs.schedules:Held",
 }

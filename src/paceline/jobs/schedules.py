@@ -80,6 +80,17 @@ class StepDecay(Warmup):
         return self.gamma ** sum(epoch >= date for date in self.at)
 
 
+@dataclass(frozen=True)
+class Held:
+    """A billionth of the rate: the parameters stay as they are, so that runs compute on the same values.
+
+    For timing: a max-pool takes longer on some values than on others, and so would a run that has learned otherwise.
+    """
+
+    def __call__(self, epoch: float) -> float:  # noqa: ARG002
+        return 1e-9
+
+
 SCALINGS: dict[str, Callable[[float], float]] = {"none": lambda _: 1.0, "linear": float, "sqrt": sqrt}
 """How the learning rate grows with the batch: by k, or by its square root, for a batch of k reference batches."""
 
