@@ -106,6 +106,19 @@ def test_a_module_is_trained_as_a_copy(tmp_path):
     assert all(torch.equal(one, other) for one, other in zip(before, module.parameters(), strict=True))
 
 
+def test_a_run_without_evaluations_has_a_row_a_worker(tmp_path):
+    """If this failed, the run of a script would be an empty table."""
+    run = paceline.simulate(cluster=CLUSTER, gradients=False, runs=tmp_path, **SHORT)
+    rows = paceline.load_run(run.value.folder.path).rows
+    assert rows == run.rows
+    assert [(row["rank"], row["steps"], row["samples"]) for row in rows] == [(0, 6, 96), (1, 6, 96)]
+    assert (rows[0]["forward"], rows[0]["backward"]) == pytest.approx((1e-3, 2e-3))
+    parts = ("data", "forward", "backward", "communicate", "wait", "apply", "other")
+    assert rows[0]["typical_step"] == pytest.approx(sum(rows[0][part] for part in parts))
+    assert rows[0]["sent"] > 0
+    assert run.to_dict()["rows"] == []
+
+
 def test_a_scenario_is_answered():
     with pytest.raises(paceline.UsageError, match="epochs has no place"):
         paceline.simulate("examples/master-six-workers.toml", epochs=2)

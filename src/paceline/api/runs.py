@@ -1,13 +1,16 @@
 """``paceline.load_run``: a run that has ended, live or simulated, from its folder."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.api.arguments import naming_arguments
-from paceline.api.result import StudyResult, flat
+from paceline.api.result import StudyResult
 
 if TYPE_CHECKING:
+    from paceline.records.spans import Totals
     from paceline.studies.recorded import RecordedRun
 
 SCHEMA = 2
@@ -22,8 +25,9 @@ def load_run(path: str | Path) -> "StudyResult[RecordedRun]":
         path: The run folder, or "latest".
 
     Returns:
-        A row an evaluation; ``value`` is the ``RecordedRun`` with its settings, summary and samples of the machine;
-        ``print`` shows how it ended and where a step went.
+        A row an evaluation; where nothing was evaluated, as in a script's run, a row a worker, with the parts of its
+        typical step. ``value`` is the ``RecordedRun`` with its settings, summary and samples of the machine; ``print``
+        shows how it ended and where a step went.
     """
     from paceline.records.folder import named_path
     from paceline.studies.recorded import read_recorded
@@ -37,10 +41,22 @@ def loaded(
     """``document`` is what the command has written of the run, where it is at hand; ``further`` ends the text."""
     return StudyResult(
         value=run,
-        rows=[{**flat(row.to_json(), bare=("metrics",))} for row in run.rows],
+        rows=[row.to_json() for row in run.rows] or [*map(_worker_row, count(), run.summary.totals)],
         document=lambda: _document(run) if document is None else document,
         text=lambda: "\n\n".join([_text(run), *filter(None, further)]),
     )
+
+
+def _worker_row(rank: int, totals: "Totals") -> dict[str, Any]:
+    """Parts are named as those of a predicted step."""
+    return {
+        "rank": rank,
+        "steps": totals.steps,
+        "samples": totals.samples,
+        "typical_step": totals.typical.total,
+        **asdict(totals.typical),
+        "sent": totals.step_sent / max(1, totals.steps),
+    }
 
 
 def _document(run: "RecordedRun") -> dict[str, Any]:
