@@ -37,6 +37,7 @@ def made_up(
     workers: Sequence[Totals],
     parameters: int = 250,
     loads: Sequence[HostLoad] = QUIET,
+    loader_workers: int | None = 0,
     **settings: Any,
 ) -> RecordedRun:
     """A run on one host, of the golden one's model, whose workers took these steps; ``folder`` holds no events."""
@@ -56,5 +57,6 @@ def made_up(
         parameters=parameters,
         totals=list(workers),
         loads=list(loads),
+        loader_workers=loader_workers,
     )
     return RecordedRun(RunFolder(folder), config, summary)

@@ -37,6 +37,14 @@ def test_a_slowed_rank_is_named_at_the_end_of_its_run(runs: Path) -> None:
     assert "slow-rank" not in (Path(folder(runs, "healthy")) / "findings.json").read_text()
 
 
+def test_a_record_says_what_remedies_depend_on(runs: Path) -> None:
+    """Else loaders would be offered to a run that has some, or --workers where another launcher decides."""
+    healthy = Path(folder(runs, "healthy"))
+    workers = json.loads((healthy / "env.json").read_text())["workers"]
+    assert {worker["launcher"] for worker in workers} == {"paceline"}
+    assert json.loads((healthy / "summary.json").read_text())["loader_workers"] == 0
+
+
 def test_a_comparison_names_the_slowed_rank_and_fails_where_it_is_asked_to(runs: Path) -> None:
     both = [folder(runs, "healthy"), folder(runs, "slow")]
     done = run_paceline("compare", *both, "--max-slowdown", "5%", cwd=runs, check=3)

@@ -35,7 +35,7 @@ def test_ranks_of_a_group_that_there_is_are_the_workers(tmp_path: Path) -> None:
     assert "2 workers x batch 8, local-sgd:period=4 over shared memory" in shown
     assert json.loads((folder / "summary.json").read_text())["steps"] == 8
     workers = json.loads((folder / "env.json").read_text())["workers"]
-    assert [worker["node"] for worker in workers] == [0, 0]
+    assert [(worker["node"], worker["launcher"]) for worker in workers] == [(0, "other")] * 2
 
 
 def test_a_group_that_is_destroyed_too_early_costs_the_summary_alone(tmp_path: Path) -> None:

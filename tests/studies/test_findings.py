@@ -7,6 +7,7 @@ import pytest
 
 from paceline.jobs.spec import JobSpec
 from paceline.records.events import EventWriter
+from paceline.records.files import write_json
 from paceline.records.folder import RunFolder
 from paceline.records.load import HostLoad
 from paceline.records.spans import Span, StepBreakdown, StepRecord
@@ -155,6 +156,56 @@ def test_one_alone_is_said_to_train_at_the_batch_that_its_rate_is_of(tmp_path: P
     assert "one alone would train about 1,280 at batch 16:" in found["slower-than-one"].sentence
 
 
+def commands(finding: Finding) -> list[str]:
+    return [typed(*one.change) for one in finding.remedies]
+
+
+def test_no_codec_is_offered_that_the_schedule_of_the_run_cannot_sum(tmp_path: Path) -> None:
+    """int8 is predicted to help more than half; 'paceline train --collective ring' refuses it."""
+    step = replace(HEALTHY, communicate=60e-3)
+    workers = [totals(step, samples=samples, sent=20_000_000) for samples in (16, 17)]
+    by_backend = find(made_up(tmp_path, workers, parameters=5_000_000))[0]
+    by_ring = find(made_up(tmp_path, workers, parameters=5_000_000, collective="ring"))[0]
+    assert "--codec int8" in commands(by_backend)
+    assert commands(by_ring) == ["--strategy local-sgd:period=8", "--codec half"]
+
+
+def test_no_servers_are_offered_to_a_run_that_sends_its_buffers_at_every_step(tmp_path: Path) -> None:
+    workers = [totals(replace(HEALTHY, wait=24e-3)), totals(HEALTHY * 3)]
+    assert "--strategy async" in commands(find(made_up(tmp_path, workers))[0])
+    assert commands(find(made_up(tmp_path, workers, buffers="rank0"))[0]) == []
+
+
+def test_what_has_no_servers_is_offered_without_their_number(tmp_path: Path) -> None:
+    """'paceline train --servers 2 --strategy all-reduce' is refused. One worker alone would still push and pull."""
+    step = totals(replace(HEALTHY, communicate=60e-3), sent=20_000_000)
+    run = made_up(tmp_path, [step] * 4, parameters=5_000_000, strategy="ps", servers=2)
+    found = {one.kind: one for one in find(run)}
+    assert "--strategy all-reduce --servers 1" in commands(found["communication"])
+    run = made_up(tmp_path, [step] * 2, parameters=5_000_000, strategy="ps", servers=2)
+    found = {one.kind: one for one in find(run)}
+    assert commands(found["slower-than-one"]) == ["--workers 1 --strategy all-reduce --servers 1"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "launcher", "says"),
+    [
+        ({}, "paceline", "help: --workers 1 ("),
+        ({}, "other", "help: start one process ("),
+        ({"strategy": "ps"}, "other", "help: start one process with --strategy all-reduce ("),
+        ({"strategy": "ddp", "job": JobSpec(path="train.py")}, "paceline", "help: start one process ("),
+    ],
+)
+def test_one_worker_is_asked_for_where_its_number_is_decided(
+    tmp_path: Path, settings: dict, launcher: str, says: str
+) -> None:
+    """Under torchrun --workers is refused, and a watched script has no options of ours."""
+    write_json(tmp_path / "env.json", {"workers": [{"rank": rank, "launcher": launcher} for rank in (0, 1)]})
+    step = totals(replace(HEALTHY, communicate=60e-3), sent=20_000_000)
+    found = {one.kind: one for one in find(made_up(tmp_path, [step] * 2, parameters=5_000_000, **settings))}
+    assert says in finding_text(found["slower-than-one"])
+
+
 def test_a_starved_worker_is_offered_loaders_only_where_its_job_has_them(tmp_path: Path) -> None:
     step = replace(HEALTHY, data=8e-3)
     run = made_up(tmp_path, [totals(step), totals(step)])
@@ -167,6 +218,25 @@ def test_a_starved_worker_is_offered_loaders_only_where_its_job_has_them(tmp_pat
     assert [(typed(*one.change), round(one.gain, 1)) for one in finding.remedies] == [
         ("--loader-workers 1", 1.6)
     ]
+
+
+def test_loaders_are_offered_only_to_a_job_that_is_known_to_have_none(tmp_path: Path) -> None:
+    """What is measured is the wait that its loaders leave: one loader in place of four would make it longer."""
+    step, mine = totals(replace(HEALTHY, data=8e-3)), JobSpec(path="mine:build")
+    (finding,) = find(made_up(tmp_path, [step] * 2, job=mine, loader_workers=4))
+    assert finding.sentence.endswith("when a worker needs them, though it has 4 loader processes.")
+    assert finding.remedies == ()
+    script = {"job": JobSpec(path="train.py"), "strategy": "ddp", "loader_workers": None}
+    (finding,) = find(made_up(tmp_path, [step] * 2, **script))
+    assert "how many loader processes the script has (num_workers) is not recorded" in finding.sentence
+    assert finding.remedies == ()
+
+
+def test_loaders_save_what_is_spent_on_data_and_nothing_else(tmp_path: Path) -> None:
+    step = replace(HEALTHY, data=8e-3, other=4e-3)
+    (finding,) = find(made_up(tmp_path, [totals(step)] * 2, job=JobSpec(path="mine:build")))
+    (remedy,) = finding.remedies
+    assert remedy.gain == pytest.approx(step.total / (step.total - step.data), rel=0.03)
 
 
 def test_loaders_are_not_offered_where_no_core_is_left_for_them(tmp_path: Path) -> None:
@@ -184,6 +254,14 @@ def test_a_larger_batch_is_named_as_what_makes_a_rank_slow(tmp_path: Path) -> No
     run = made_up(tmp_path, [totals(small), totals(HEALTHY * 3, samples=48)])
     (finding,) = find(run)
     assert "rank 1, which computes 3x as long: its batch has 3x as many samples" in finding.sentence
+
+
+def test_a_batch_of_the_same_size_is_not_named_as_what_makes_a_rank_slow(tmp_path: Path) -> None:
+    """Half of the ranks are slow: those beside the slowest are not much faster in their mean."""
+    fast, slow = totals(replace(HEALTHY, wait=5e-3)), totals(replace(HEALTHY * 1.38, wait=0.0))
+    (finding,) = find(made_up(tmp_path, [fast] * 4 + [slow] * 4))
+    assert finding.kind == "slow-rank"
+    assert "its batch" not in finding.sentence
 
 
 def test_frequent_evaluations_and_their_remedy(tmp_path: Path) -> None:

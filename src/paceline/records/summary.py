@@ -51,6 +51,8 @@ class Summary:
     """Mean CPU use a worker, of one core; None where nothing was sampled."""
     memory_bytes: float | None = None
     loads: list[HostLoad] = field(default_factory=list)
+    loader_workers: int | None = None
+    """Loader processes of each worker, by its job; None where a script has its own, and of simulated runs."""
     coding: float | None = None
     """Seconds that encoding and decoding took rank 0 in a step, in the mean since its process began."""
     profiled: str = ""

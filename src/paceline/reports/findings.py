@@ -29,6 +29,9 @@ def _change(remedy: Remedy) -> str:
             return f"{name}={value} in the job"
         case "script":
             return f"{name.replace('_', ' ')} {value} in the script"
+        case "launcher":
+            rest = [one for one in remedy.change if one[0] not in ("nodes", "workers")]
+            return f"start one process{f' with {typed(*rest)}' if rest else ''}"
         case "distribute":
             return f"{typed(*remedy.change)} with paceline.distribute() in the script"
         case "command":

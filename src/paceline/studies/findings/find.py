@@ -3,17 +3,19 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import median
 
 from paceline.records.load import disturbance
-from paceline.runtimes.settings import Cadence, Settings
+from paceline.runtimes.settings import Cadence
 from paceline.strategies import is_watched
-from paceline.studies.findings.finding import WORTH, Finding, Kind, Remedy, RemedyPlace
+from paceline.studies.findings.finding import WORTH, Finding, Kind, RemedyPlace
 from paceline.studies.findings.observed import ObservedSteps
 from paceline.studies.findings.rebuilt import RebuiltRun, rebuild
 from paceline.studies.findings.remedies import (
     best,
     for_communication,
     for_data,
+    for_one_worker,
     for_slow_rank,
     paying_batch,
     rarer,
@@ -31,7 +33,8 @@ BETWEEN = 0.3
 LEAST_SECONDS = 2.0
 """A run that took less in all is too short for a word on what it does between its steps."""
 ALIKE = 1.2
-"""How much the ranks' computing may differ a sample where their batches explain that they differ."""
+"""How much the ranks' computing may differ a sample where their batches explain that they differ; batches differ by
+more."""
 
 
 def find(run: RecordedRun) -> tuple[Finding, ...]:
@@ -49,25 +52,30 @@ def find(run: RecordedRun) -> tuple[Finding, ...]:
         diagnosis.oversubscribed,
     )
     found = sorted((one for rule in rules for one in rule()), key=lambda one: -one.share)
-    return tuple([_placed(one, run.config.settings) for one in (*found, *diagnosis.disturbed())][:MOST])
+    return tuple([_placed(one, run) for one in (*found, *diagnosis.disturbed())][:MOST])
 
 
-def _placed(finding: Finding, settings: Settings) -> Finding:
+def _placed(finding: Finding, run: RecordedRun) -> Finding:
     """With the place where each remedy is set."""
-
-    def place(name: str) -> RemedyPlace:
-        if name in ("batch_size", "loader_workers") and settings.job.is_script:
-            return "script"
-        return (
-            "job"
-            if name == "loader_workers"
-            else "distribute"
-            if is_watched(settings.strategy)
-            else "command"
-        )
-
-    placed = (replace(one, place=place(one.change[0][0])) for one in finding.remedies)
+    placed = (replace(one, place=_place(one.change[0][0], run)) for one in finding.remedies)
     return replace(finding, remedies=tuple(placed))
+
+
+def _place(name: str, run: RecordedRun) -> RemedyPlace:
+    settings = run.config.settings
+    watched = is_watched(settings.strategy)
+    if name in ("nodes", "workers") and (watched or not _by_paceline(run)):
+        return "launcher"
+    if name == "loader_workers":
+        return "job"
+    if name == "batch_size" and settings.job.is_script:
+        return "script"
+    return "distribute" if watched else "command"
+
+
+def _by_paceline(run: RecordedRun) -> bool:
+    """Whether paceline has started the run's processes, not torchrun or another launcher."""
+    return all(worker.get("launcher") != "other" for worker in run.environment.get("workers", ()))
 
 
 @dataclass(frozen=True)
@@ -96,16 +104,25 @@ class Diagnosis:
         )
 
     def _why_slow(self, rank: int) -> str:
-        """Its batch, or the part of its step that takes longer, where it is one."""
+        """Its batch, or the part of its step that takes longer, where it is one; the others are as in the median."""
         seen = self.seen
-        others = [one for one in seen.workers if one != rank]
-        a_sample = {one: seen.step(one).compute / seen.samples(one) for one in seen.workers}
-        samples = sum(map(seen.samples, others)) / len(others)
-        if a_sample[rank] < ALIKE * sum(a_sample[one] for one in others) / len(others):
-            return f": its batch has {seen.samples(rank) / samples:.2g}x as many samples"
-        longer = seen.step(rank).compute - sum(seen.step(one).compute for one in others) / len(others)
-        loading = seen.step(rank).data - sum(seen.step(one).data for one in others) / len(others)
-        if loading > longer / 2:
+
+        def usual(figure: Callable[[int], float]) -> float:
+            return median(figure(one) for one in seen.workers if one != rank)
+
+        def computing(one: int) -> float:
+            return seen.step(one).compute
+
+        def loading(one: int) -> float:
+            return seen.step(one).data
+
+        def a_sample(one: int) -> float:
+            return computing(one) / seen.samples(one)
+
+        more = seen.samples(rank) / usual(seen.samples)
+        if more >= ALIKE > a_sample(rank) / usual(a_sample):
+            return f": its batch has {more:.2g}x as many samples"
+        if loading(rank) - usual(loading) > (computing(rank) - usual(computing)) / 2:
             return ", most of it for its data"
         return ", as the setting slow says" if rank in seen.run.config.settings.slow else ""
 
@@ -162,8 +179,6 @@ class Diagnosis:
             f"{len(seen.workers)} workers train {seen.rate:,.0f} samples/s in typical steps; one alone would train "
             f"about {alone:,.0f} at batch {batch}: what they exchange takes longer than what they save."
         )
-        hosts = (("nodes", "1"),) if seen.hosts > 1 else ()
-        remedies = [Remedy(change=(*hosts, ("workers", "1")), gain=alone / seen.rate)]
         if self.rebuilt and len({*settings.batch_sizes}) == 1 and (times := paying_batch(self.rebuilt)):
             grows = "" if seen.fixed is not None else ", if computing grows with the batch"
             sentence += f" From batch {times * batch} a worker they pay off (predicted{grows})."
@@ -171,7 +186,7 @@ class Diagnosis:
             kind="slower-than-one",
             sentence=sentence,
             share=1 - seen.rate / alone,
-            remedies=best(remedies) if self.rebuilt else (),
+            remedies=for_one_worker(self.rebuilt, batch, alone / seen.rate),
         )
 
     def data(self) -> Iterator[Finding]:
@@ -181,11 +196,20 @@ class Diagnosis:
             return
         sentence = (
             f"{100 * share:.0f} % of each step is spent on getting its batch ({show_seconds(seen.mean.data)} of "
-            f"{show_seconds(seen.mean.total)}): the data are not ready when a worker needs them."
+            f"{show_seconds(seen.mean.total)}): the data are not ready when a worker needs them{self._loaders()}."
         )
-        own = seen.run.config.settings.job.path is not None
+        own = seen.run.config.settings.job.path is not None and seen.run.summary.loader_workers == 0
         remedies = for_data(self.rebuilt) if own and self._can_load_beside() else ()
         yield Finding(kind="data", sentence=sentence, share=share, remedies=remedies)
+
+    def _loaders(self) -> str:
+        """What is known of loader processes that prepare batches; nothing is predicted where there are any."""
+        if self.seen.run.config.settings.job.is_script:
+            return (
+                "; how many loader processes the script has (num_workers) is not recorded, and more may help"
+            )
+        many = self.seen.run.summary.loader_workers
+        return f", though it has {many} loader process{'es' if many > 1 else ''}" if many else ""
 
     def _can_load_beside(self) -> bool:
         """Whether loaders find a core: free ones, or those that workers leave idle while they wait for data."""
@@ -210,8 +234,8 @@ class Diagnosis:
                 continue
             each = show_seconds(seconds / done)
             sentence = f"{words} {100 * seconds / whole:.0f} % of the run: {done} of about {each} each."
-            remedy = rarer(f"{span}_every", cadence.count, cadence.unit, seconds, whole, done)
-            yield Finding(kind=kind, sentence=sentence, share=seconds / whole, remedies=best(remedy))
+            remedies = best([rarer(f"{span}_every", cadence.count, cadence.unit, seconds, whole, done)])
+            yield Finding(kind=kind, sentence=sentence, share=seconds / whole, remedies=remedies)
 
     def oversubscribed(self) -> Iterator[Finding]:
         for load in self.seen.run.summary.loads:

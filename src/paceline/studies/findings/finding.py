@@ -19,9 +19,12 @@ Kind = Literal[
 ]
 """What costs the time. "communication" is said where a record does not tell latency from bandwidth."""
 
-RemedyPlace = Literal["command", "job", "script", "distribute"]
-"""Where a setting is: on the command line, also of a script that calls ``distribute`` in place of what it does now, or
-in the user's own job or script."""
+RemedyPlace = Literal["command", "job", "script", "distribute", "launcher"]
+"""Where a setting is: on the command line, also of a script that calls ``distribute`` in place of what it does now, in
+the user's own job or script, or with the launcher that starts its processes."""
+
+Change = tuple[SettingValue, ...]
+"""Settings and their values, to be set together; the first one is what the change is about."""
 
 WORTH = 1.1
 """A remedy is named where it is predicted to train at least this many times as fast."""
@@ -29,7 +32,7 @@ WORTH = 1.1
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
-    change: tuple[SettingValue, ...]
+    change: Change
     """Options of a run by their names, or ``loader_workers``, which a user's job sets."""
     gain: float
     """Samples a second over those of the run, predicted."""

@@ -118,11 +118,11 @@ def _pieces(seen: ObservedSteps) -> Layout:
 
 def _cost(seen: ObservedSteps) -> StepCost:
     """Of the slowest rank, whose host has speed 1: collectives wait for it."""
-    step, settings = seen.step(seen.slowest), seen.run.config.settings
+    step = seen.step(seen.slowest)
     own = StepBreakdown(
         data=step.data + step.other, forward=step.forward, backward=step.backward, apply=step.apply
     )
-    samples = max(1, round(seen.samples(seen.slowest))) if settings.workers > 0 else 1
+    samples = max(1, round(seen.samples(seen.slowest)))
     return StepCost(samples=samples, step=own, ready=(), spread=0.0)
 
 

@@ -1,22 +1,27 @@
 """Settings that may help, each predicted with the rebuilt run; those that are not worth it are left out."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import ceil
+from typing import Any
 
 from paceline.codecs import build_codec
 from paceline.costs.coding import CodecCosts, MemoryRate
 from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown
-from paceline.studies.findings.finding import WORTH, Remedy
+from paceline.runtimes.prepare import check_settings
+from paceline.runtimes.settings import Settings
+from paceline.strategies import is_watched
+from paceline.studies.findings.finding import WORTH, Change, Remedy
 from paceline.studies.findings.observed import ObservedSteps
 from paceline.studies.findings.rebuilt import RebuiltRun
-from paceline.studies.predict.prediction import SettingValue
 from paceline.studies.predict.setup import Setup
 
 MOST = 2
 """Remedies of one finding."""
 STALENESS, PERIOD = 4, 8
+PLAIN = "all-reduce"
+"""What a watched script does by itself, as a strategy that a run can have; one worker alone needs no other."""
 LEAST_PART = 0.25
 """Of a rank's batch that it keeps: what less takes is not known."""
 BATCHES = (2, 4)
@@ -32,17 +37,30 @@ LOADERS_A_CORE = 2
 """More loader processes of all workers of a host slow each other down, even where they mostly wait."""
 
 
-def worth(rebuilt: RebuiltRun | None, changes: Mapping[SettingValue, Setup]) -> tuple[Remedy, ...]:
+def worth(rebuilt: RebuiltRun | None, changes: Mapping[Change, Setup]) -> tuple[Remedy, ...]:
     """The changes that gain enough, the best first; none where the run could not be rebuilt."""
     if rebuilt is None:
         return ()
-    found = []
-    for setting, setup in changes.items():
+    found, settings = [], rebuilt.seen.run.config.settings
+    for change, setup in changes.items():
         try:
-            found.append(Remedy(change=(setting,), gain=rebuilt.gain(setup)))
-        except UsageError:  # a strategy that does not go with the run's other settings
+            check_change(settings, change)
+            found.append(Remedy(change=change, gain=rebuilt.gain(setup)))
+        except UsageError:  # it does not go with the run's other settings, or cannot be predicted
             continue
     return best(found)
+
+
+def check_change(settings: Settings, change: Change) -> None:
+    """Refuse what a run with these settings and the change would refuse."""
+    changed = dict(change)
+    sizes = tuple(map(int, changed.pop("batch_size").split(","))) if "batch_size" in changed else ()
+    workers, sizes = int(changed.pop("workers", settings.workers)), sizes or settings.batch_sizes
+    known: dict[str, Any] = {"strategy": PLAIN} if is_watched(settings.strategy) else {}
+    known |= {name: changed[name] for name in ("strategy", "codec") if name in changed}
+    known["servers"] = int(changed.get("servers", settings.servers))
+    known["batch_sizes"] = sizes if len(sizes) == workers else sizes[:1] * workers
+    check_settings(replace(settings, **known))
 
 
 def best(remedies: Iterable[Remedy]) -> tuple[Remedy, ...]:
@@ -58,8 +76,8 @@ def for_slow_rank(rebuilt: RebuiltRun | None) -> tuple[Remedy, ...]:
     if rebuilt is None:
         return ()
     setup = rebuilt.setup
-    changes = {
-        ("strategy", spec): replace(setup, strategy=spec)
+    changes: dict[Change, Setup] = {
+        (("strategy", spec),): replace(setup, strategy=spec)
         for spec in (f"ssp:staleness={STALENESS}", "async")
         if not spec.startswith(setup.strategy.partition(":")[0])
         and rebuilt.seen.run.config.settings.workers > 1
@@ -69,7 +87,7 @@ def for_slow_rank(rebuilt: RebuiltRun | None) -> tuple[Remedy, ...]:
     return worth(rebuilt, changes)
 
 
-def _evened_batches(rebuilt: RebuiltRun) -> dict[SettingValue, Setup]:
+def _evened_batches(rebuilt: RebuiltRun) -> dict[Change, Setup]:
     """The same global batch, divided so that ranks take as long; none where no step tells what less takes."""
     seen, sizes = rebuilt.seen, list(rebuilt.seen.run.config.settings.batch_sizes)
     old, fixed = tuple(sizes), seen.fixed
@@ -88,7 +106,7 @@ def _evened_batches(rebuilt: RebuiltRun) -> dict[SettingValue, Setup]:
             break
     sizes[slow], sizes[fast] = sizes[slow] + moved, sizes[fast] - moved
     setup = rebuilt.with_computing({rank: seconds(rank) for rank in ranks})
-    return {("batch_size", ",".join(map(str, sizes))): setup}
+    return {(("batch_size", ",".join(map(str, sizes))),): setup}
 
 
 def for_communication(rebuilt: RebuiltRun | None) -> tuple[Remedy, ...]:
@@ -102,35 +120,42 @@ def for_communication(rebuilt: RebuiltRun | None) -> tuple[Remedy, ...]:
     )
 
 
-def _fewer_exchanges(rebuilt: RebuiltRun) -> dict[SettingValue, Setup]:
+def _fewer_exchanges(rebuilt: RebuiltRun) -> dict[Change, Setup]:
     setup = rebuilt.setup
-    spec = "all-reduce" if setup.program.served else f"local-sgd:period={PERIOD}"
     plain = not setup.coding.compresses and not setup.has_clients and setup.learners == 1
-    changes = {("strategy", spec): replace(setup, strategy=spec)} if plain else {}
-    if setup.program.served:
-        changes["servers", str(2 * setup.servers)] = replace(setup, servers=2 * setup.servers)
-    elif setup.pattern.cycle > 1:
-        changes = {}  # it averages now and then already
+    if not setup.program.served:
+        spec = f"local-sgd:period={PERIOD}"
+        rare = setup.pattern.cycle > 1  # it averages now and then already
+        return {(("strategy", spec),): replace(setup, strategy=spec)} if plain and not rare else {}
+    many = 2 * setup.servers
+    changes: dict[Change, Setup] = {(("servers", str(many)),): replace(setup, servers=many)}
+    if plain:
+        changes[_without_servers(setup)] = replace(setup, strategy=PLAIN, servers=1)
     return changes
 
 
-def _smaller(rebuilt: RebuiltRun) -> dict[SettingValue, Setup]:
+def _without_servers(setup: Setup) -> Change:
+    """Of a run with servers: the options of one that has none."""
+    return (("strategy", PLAIN), *((("servers", "1"),) if setup.servers > 1 else ()))
+
+
+def _smaller(rebuilt: RebuiltRun) -> dict[Change, Setup]:
     """A codec takes as long as the bytes that it moves do at the rate at which the optimizer moved its own."""
     setup, step = rebuilt.setup, rebuilt.setup.cost.step
     if setup.coding.compresses or not step.apply or setup.program.served:
         return {}
     rate = OPTIMIZER_PASSES * 4 * setup.shape.size / step.apply
     return {
-        ("codec", name): replace(setup, coding=CodecCosts(codec=build_codec(name), timed=MemoryRate(rate)))
+        (("codec", name),): replace(setup, coding=CodecCosts(codec=build_codec(name), timed=MemoryRate(rate)))
         for name in ("half", "int8")
     }
 
 
-def _larger_batches(rebuilt: RebuiltRun, sizes: tuple[int, ...]) -> dict[SettingValue, Setup]:
+def _larger_batches(rebuilt: RebuiltRun, sizes: tuple[int, ...]) -> dict[Change, Setup]:
     if len(set(sizes)) > 1:
         return {}
     return {
-        ("batch_size", str(times * sizes[0])): enlarged(rebuilt, times)
+        (("batch_size", str(times * sizes[0])),): enlarged(rebuilt, times)
         for times in BATCHES
         if _has_data(rebuilt.seen, times)
     }
@@ -174,25 +199,45 @@ def paying_batch(rebuilt: RebuiltRun) -> int | None:
     return None
 
 
-def for_data(rebuilt: RebuiltRun | None) -> tuple[Remedy, ...]:
-    """Loader processes prepare batches behind the rest of the step, as many as keep up with it."""
+def for_one_worker(rebuilt: RebuiltRun | None, batch: int, gain: float) -> tuple[Remedy, ...]:
+    """One worker that exchanges nothing, not even with a server, at the batch at which it would gain so much."""
     if rebuilt is None:
         return ()
-    step = rebuilt.setup.cost.step
-    rest = rebuilt.now.seconds - step.data
-    loads = rebuilt.seen.run.summary.loads
+    seen, settings = rebuilt.seen, rebuilt.seen.run.config.settings
+    change: Change = (*((("nodes", "1"),) if seen.hosts > 1 else ()), ("workers", "1"))
+    if rebuilt.setup.program.served:
+        change += _without_servers(rebuilt.setup)
+    if len({*settings.batch_sizes}) > 1 and not settings.job.is_script:
+        change += (("batch_size", str(batch)),)
+    try:
+        check_change(settings, change)
+    except UsageError:
+        return ()
+    return best([Remedy(change=change, gain=gain)])
+
+
+def for_data(rebuilt: RebuiltRun | None) -> tuple[Remedy, ...]:
+    """Of a run without loader processes: they prepare batches behind the rest of the step, as many as keep up with it.
+
+    What the step spends on other things, which counts as data where the run is rebuilt, they do not save.
+    """
+    if rebuilt is None:
+        return ()
+    seen, cost = rebuilt.seen, rebuilt.setup.cost
+    data = seen.step(seen.slowest).data
+    rest = rebuilt.now.seconds - data
+    loads = seen.run.summary.loads
     cores = min((load.cores for load in loads), default=1)
-    most = max(1, LOADERS_A_CORE * cores * max(1, len(loads)) // len(rebuilt.seen.workers))
+    most = max(1, LOADERS_A_CORE * cores * max(1, len(loads)) // len(seen.workers))
     usable = [one for one in LOADERS if one <= most]
-    many = next((one for one in usable if step.data / one <= rest), usable[-1])
-    left = max(0.0, step.data / many - rest)
-    loaded = replace(rebuilt.setup.cost, step=replace(step, data=left))
-    return worth(rebuilt, {("loader_workers", str(many)): replace(rebuilt.setup, cost=loaded)})
+    many = next((one for one in usable if data / one <= rest), usable[-1])
+    saved = data - max(0.0, data / many - rest)
+    loaded = replace(cost, step=replace(cost.step, data=cost.step.data - saved))
+    return worth(rebuilt, {(("loader_workers", str(many)),): replace(rebuilt.setup, cost=loaded)})
 
 
-def rarer(option: str, count: int, unit: str, seconds: float, whole: float, done: int) -> Iterator[Remedy]:
+def rarer(option: str, count: int, unit: str, seconds: float, whole: float, done: int) -> Remedy:
     """Do it a fifth as often, or as rarely as the run allows: the whole time without the rest of it."""
     times = min(5, done)
-    if times > 1:
-        gain = whole / (whole - seconds * (1 - ceil(done / times) / done))
-        yield Remedy(change=((option, f"{times * count} {unit}"),), gain=gain)
+    gain = whole / (whole - seconds * (1 - ceil(done / times) / done))
+    return Remedy(change=((option, f"{times * count} {unit}"),), gain=gain)

@@ -50,6 +50,7 @@ class RunRecords:
         """All workers call this, and none writes before. ``owned`` is the lock where this worker took it already."""
         info = task.info
         here = {"rank": info.rank, "host": info.host, "node": info.node_rank, "pid": os.getpid()}
+        here["launcher"] = "other" if info.launch is None else "paceline"
         self.workers = self._comm.exchange(here)
         self.local = tuple(worker["rank"] for worker in self.workers if worker["node"] == info.node_rank)
         if task.resume is None or task.resumed is None:
@@ -158,6 +159,7 @@ class RunRecords:
             totals, loads = gather_totals(self._comm, self.folder, totals[0], load)
             servers = [from_document(document, ServerTotals) for document in self._comm.server_totals()]
             self.lock.check()
+        job = self._prepared.job
         summary = Summary(
             name=self.folder.path.name,
             runtime="live",
@@ -176,6 +178,7 @@ class RunRecords:
             cpu_percent=sampler.cpu_percent if sampler else None,
             memory_bytes=sampler.memory_bytes if sampler else None,
             loads=loads,
+            loader_workers=None if self._prepared.settings.job.is_script else job.loader_workers,
             coding=coding,
             noise_scale=noise_scale,
             profiled=profiled,
