@@ -19,7 +19,7 @@ from paceline.reports.page.build import make_page
 from paceline.reports.page.run import repeat_blocks
 from paceline.runtimes.config import resolved
 from paceline.runtimes.settings import Cadence
-from paceline.studies.convergence.folder import StudyFolder
+from paceline.studies.convergence.folder import StudyFolder, read_convergence
 from paceline.studies.convergence.result import summarize
 from paceline.studies.predict import predict
 from paceline.studies.predict.request import PredictRequest
@@ -99,6 +99,7 @@ def test_a_profile_has_a_page(tmp_path):
     page, figures = figures_of(tmp_path / "p.json")
     assert page.answer == "here: with 2 workers each computes 1.50x slower; memory carries 32 Gbit/s."
     assert figures["links"].rows[0]["bandwidth"] == 3.2e10
+    assert figures["links"].sentence.endswith("with 2 workers communicating at once.")
     assert [row["factor"] for row in figures["contention"].rows] == [1.0, 1.5, 1.0, 2.0]
 
 
@@ -142,6 +143,11 @@ def test_a_study_of_convergence_has_a_page(tmp_path):
         assert shown == [(one.seconds, one.accuracy, one.low, one.high) for one in row.curve]
     assert {*figures} == {"accuracy-time", "accuracy-bytes", "accuracy-samples"}
     assert len(page.sections[0].blocks[0].rows) == len(result.rows)
+    assert (page.title, page.notes) == ("Convergence of digits mlp", ())
+    folder.cell(study, cells[0].cell).unlink()
+    told = ("1 of 4 runs are not done, or do not go together.",)
+    assert figures_of(tmp_path / "study")[0].notes == told
+    assert read_convergence(tmp_path / "study").left_out == told, "Python and plan read it as the page does"
 
 
 CHANGES = {

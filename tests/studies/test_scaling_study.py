@@ -294,6 +294,20 @@ def test_why_two_workers_are_not_predicted_is_what_happened(tmp_path):
     )
 
 
+def test_code_that_a_folder_brings_is_not_run_to_read_it(tmp_path, monkeypatch):
+    """If this failed, a report of somebody's sweep would run whatever strategy its folder names."""
+    monkeypatch.chdir(tmp_path)
+    folder, mine = SweepFolder(Path("sweep")), Path("sweep/mine.py")
+    sweep = sweep_of(workers=(1, 2), strategies=("sweep/mine.py:Mine",))
+    folder.open(sweep)
+    mine.write_text("from pathlib import Path\nPath('ran').touch()\n")
+    with pytest.raises(
+        UsageError, match=r"mine.py and call Mine\(\), and that file lies in the run folder itself"
+    ):
+        read_sweep(folder.path)
+    assert not Path("ran").exists()
+
+
 class Trainings:
     """Starts trainings as forks, which are quick, and remembers their settings."""
 

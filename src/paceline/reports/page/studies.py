@@ -23,9 +23,8 @@ from paceline.reports.page.run_figures import FigureRows, breakdown_rows
 from paceline.reports.predict.sentences import findings
 from paceline.reports.predict.text import heading, text_lines
 from paceline.reports.text import counted
-from paceline.studies.convergence.folder import StudyFolder
-from paceline.studies.convergence.result import ConvergenceResult, summarize
-from paceline.studies.convergence.study import GridCell
+from paceline.studies.convergence.folder import read_convergence
+from paceline.studies.convergence.result import ConvergenceResult
 from paceline.studies.predict.prediction import Prediction
 from paceline.units import show_bytes, show_rate, show_seconds
 
@@ -53,25 +52,6 @@ def convergence_page(path: Path) -> ReportPage:
             PageSection(title="Folder", blocks=(Paragraph(str(path)),)),
         ),
     )
-
-
-def read_convergence(path: Path) -> ConvergenceResult:
-    """What the folder holds so far; nothing of the study's own code is run."""
-    folder = StudyFolder(path)
-    study = folder.read()
-    cells = [GridCell(pair, seed) for seed in study.seeds for pair in study.pairs]
-    done = list(folder.done(study, cells).values())
-    if not done:
-        raise UsageError(f"{path} holds no run that is done: go on with it, or name another folder")
-    job = study.settings.job
-    name = job.path or f"{job.data} {job.model.partition(':')[0]}"
-    missing = len(cells) - len(done)
-    left = (
-        (f"{counted(missing, 'run')} of {len(cells)} are not done, or do not go together.",)
-        if missing
-        else ()
-    )
-    return summarize(study, name, done, left_out=left)
 
 
 def convergence_rows(result: ConvergenceResult) -> FigureRows:
@@ -304,11 +284,12 @@ def _link_blocks(links: tuple[LinkFit, ...]) -> Iterator[Any]:
         }
         for link in links
     )
+    numbers = " or ".join(map(str, sorted({link.workers for link in links})))
     if rows:
         yield Figure(
             name="links",
             title="Bandwidth of each link",
-            sentence="As fitted to messages of several sizes, with so many workers communicating at once.",
+            sentence=f"As fitted to messages of several sizes, with {numbers} workers communicating at once.",
             spec=charts.bar_chart(x="bandwidth", x_title="bit/s", names=[row["of"] for row in rows]),
             rows=rows,
             columns={

@@ -21,11 +21,19 @@ class StudyFolder(GridFolder[ConvergenceStudy, GridCell, CellResult]):
 
 
 def read_convergence(path: Path, target: float | None = None) -> ConvergenceResult:
-    """What a study has found, as far as its runs are done; its code is not run."""
+    """What a study has found, as far as its runs are done; code that its runs did not have is refused."""
     folder = StudyFolder(path)
     study = folder.read(trusted=True)
     cells = [GridCell(pair, seed) for pair in study.pairs for seed in study.seeds]
     results = list(folder.done(study, cells).values())
     if not results:
-        raise UsageError(f"the study {path} has no run that is done; resume it first")
-    return summarize(study, path.name, results, target=target)
+        raise UsageError(f"the study {path} has no run that is done; resume it first, or name another folder")
+    job, missing = study.settings.job, len(cells) - len(results)
+    left_out = f"{missing} of {len(cells)} runs are not done, or do not go together."
+    return summarize(
+        study,
+        job.path or f"{job.data} {job.model.partition(':')[0]}",
+        results,
+        target=target,
+        left_out=(left_out,) if missing else (),
+    )

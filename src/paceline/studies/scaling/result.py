@@ -158,9 +158,9 @@ class SweepResult:
 
 
 def read_sweep(path: Path) -> SweepResult:
-    """What the folder of a sweep holds, also of one that is not done; nothing is run, and no code of its job."""
+    """What the folder of a sweep holds, also of one that is not done; code that its runs did not have is refused."""
     folder = SweepFolder(path)
-    return summarize_sweep(folder.read(), folder)
+    return summarize_sweep(folder.read(trusted=True), folder)
 
 
 def summarize_sweep(sweep: Sweep, folder: SweepFolder, broken: Sequence[str] = ()) -> SweepResult:
