@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.records.spans import KINDS, Span, StepRecord, TimeLedger, Totals
+from paceline.records.spans import (
+    KINDS,
+    Span,
+    StepRecord,
+    TimeLedger,
+    Totals,
+    mean_typical_step,
+    sent_a_step,
+)
 
 
 def record(*parts: tuple[str, float], sent: int = 0, **changes: object) -> StepRecord:
@@ -17,6 +25,14 @@ def add_up(*records: StepRecord) -> Totals:
     for one in records:
         ledger.add(one)
     return ledger.totals()
+
+
+def test_a_worker_that_finished_no_step_is_in_no_mean():
+    """If this failed, a worker that died early would make the others look twice as fast."""
+    busy = add_up(*[record(("forward", 0.01), sent=100)] * 4)
+    assert mean_typical_step([busy, Totals()]).forward == pytest.approx(0.01)
+    assert sent_a_step([busy, Totals()]) == 100
+    assert (mean_typical_step([]).total, sent_a_step([])) == (0.0, 0.0)
 
 
 def accounted(totals: Totals) -> float:

@@ -17,7 +17,14 @@ from paceline.reports.page.build import make_page
 from paceline.reports.page.document import FigureTabs, PageTable, drawing_library, render_page
 from paceline.reports.page.markup import Markup, element, json_script
 from paceline.reports.page.palette import PARTS, SERIES
-from paceline.reports.page.run import differences_table, predicted_table, run_names, run_page, settings_table
+from paceline.reports.page.run import (
+    compared_page,
+    differences_table,
+    predicted_table,
+    run_names,
+    run_page,
+    settings_table,
+)
 from paceline.reports.page.run_figures import (
     STEP_PARTS,
     accuracy_rows,
@@ -127,6 +134,25 @@ def test_the_timeline_shows_recorded_spans_and_no_pause(reduced):
     assert {row["rank"] for row in figure.rows} == {"rank 0", "rank 1"}
 
 
+def test_the_timeline_says_which_ranks_and_spans_it_leaves_out(reduced, monkeypatch):
+    """Else a rank that is not drawn would look like one that does nothing."""
+    whole = timeline_figure(reduced)
+    first = [row for row in whole.rows if row["step"] == whole.rows[0]["step"] and row["rank"] == "rank 0"]
+    monkeypatch.setattr("paceline.reports.page.time_figures.MOST_SPANS", len(first))
+    fewer = timeline_figure(reduced)
+    assert {row["rank"] for row in fewer.rows} == {"rank 0"}
+    assert fewer.sentence.endswith("1 of 2 ranks are drawn.")
+    monkeypatch.setattr("paceline.reports.page.time_figures.MOST_SPANS", 2)
+    assert timeline_figure(reduced).sentence.endswith(f"Only the first 2 of {len(first)} spans are drawn.")
+    assert "drawn" not in whole.sentence
+
+
+def test_words_stand_before_numbers_in_the_table_of_a_timeline(reduced):
+    table = timeline_figure(reduced).table()
+    assert table.titles[:3] == ("rank", "part", "step")
+    assert table.texts == 2, "the step is a number, the part a word"
+
+
 def test_steps_over_the_run_are_those_recorded(served):
     rows = pace_figure(served).rows
     lengths = [
@@ -146,7 +172,7 @@ def test_staleness_is_counted(served, reduced):
     assert staleness_figure(reduced) is None
 
 
-def test_the_machine_is_drawn_with_evaluations_and_checkpoints(reduced):
+def test_the_machine_is_drawn_with_evaluations_and_checkpoints(reduced, monkeypatch):
     cpu, memory, network = system_figures(reduced)
     first = reduced.samples[0]
     mine = [row for row in memory.rows if row.get("series") == "rank 1"]
@@ -163,6 +189,11 @@ def test_the_machine_is_drawn_with_evaluations_and_checkpoints(reduced):
                 saved.setdefault(record.step, span.start)
     assert checkpoint_times(reduced) == [*saved.values()]
     assert [*saved] == [20, 40]
+    assert "among them" not in cpu.sentence
+    monkeypatch.setattr("paceline.reports.page.time_figures.MOST_MARKS", 1)
+    assert system_figures(reduced)[0].sentence.endswith(
+        "evaluations and checkpoints, 1 of 4 evaluations and 1 of 2 checkpoints among them."
+    )
 
 
 def test_the_answer_and_the_findings_come_first(reduced, served):
@@ -208,7 +239,7 @@ def test_every_figure_has_a_title_units_a_sentence_and_a_table(reduced, served):
 def test_runs_are_compared_with_the_first(reduced, served):
     table = differences_table([reduced, served], ["a", "b"])
     rows = {row[0]: row[1:] for row in table.rows}
-    assert rows["samples/s"] == ("100", "43,729 (439x)")
+    assert rows["samples/s"] == ("100", "44,381 (442x)"), "in typical steps, as the answer has it"
     assert rows["accuracy"] == ("89.44 %", "95.28 % (1.07x)")
     assert rows["hidden"][1] == "-"
     differing = settings_table([reduced, served], ["a", "b"], differing=True)
@@ -218,6 +249,21 @@ def test_runs_are_compared_with_the_first(reduced, served):
     assert page.answer.startswith(
         "all-reduce (2 workers) is 442.06x slower per sample than served (2 workers). 99 %"
     )
+
+
+def test_what_makes_a_comparison_doubtful_is_on_its_page(reduced, served):
+    """Else a simulated run beside a live one would be called faster without a hint."""
+    simulated = replace(served, summary=replace(served.summary, runtime="virtual"))
+    page = compared_page([reduced, simulated], lambda _: LINE)
+    assert "runtime differs: virtual in served, live in all-reduce." in page.notes
+    for run in (reduced, served):
+        (note,) = run.summary.notes
+        assert page.notes.count(f"{run.name}: {note}") == 1, "what else computed meanwhile is said once"
+    short = replace(
+        served,
+        summary=replace(served.summary, totals=[replace(one, steps=3) for one in served.summary.totals]),
+    )
+    assert "is too short to be compared" in compared_page([reduced, short], lambda _: LINE).answer
 
 
 def test_runs_of_one_name_are_told_apart(reduced):

@@ -1,6 +1,6 @@
 """Where a worker's time went: named spans that add up, step by step, and their totals over a run."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from math import floor, log2
 from typing import Literal, NamedTuple, get_args
@@ -97,6 +97,17 @@ class Totals:
     """Seconds outside of steps, by kind; "start" is all before the first step, "unfinished" steps that were cut off."""
     typical: StepBreakdown = StepBreakdown()
     """The mean over the middle half of the steps by length."""
+
+
+def mean_typical_step(workers: Iterable[Totals]) -> StepBreakdown:
+    """The mean over those that finished a step; of none, no time."""
+    steps = [one.typical for one in workers if one.steps]
+    return sum(steps, StepBreakdown()) * (1 / max(1, len(steps)))
+
+
+def sent_a_step(workers: Collection[Totals]) -> float:
+    """Bytes that a worker sends in a step."""
+    return sum(one.step_sent for one in workers) / max(1, sum(one.steps for one in workers))
 
 
 PLACE = {kind: place for place, kind in enumerate(KINDS)}

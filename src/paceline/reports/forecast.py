@@ -4,14 +4,13 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import fmean
 from textwrap import wrap
 from typing import Any
 
 from paceline.errors import describe, reason
 from paceline.records.files import to_document, write_json
 from paceline.records.folder import RunFolder
-from paceline.records.spans import StepBreakdown
+from paceline.records.spans import StepBreakdown, mean_typical_step, sent_a_step
 from paceline.records.summary import Probe, Started, Summary
 from paceline.reports.predict.codecs import NO_LOSS, assumption, paying
 from paceline.reports.predict.sentences import times
@@ -52,7 +51,7 @@ class Expectation:
         if codec is None or not worked:
             return ""
         plain, coded = codec.plain, codec.coded
-        found = fmean(one.typical.total for one in worked)
+        found = mean_typical_step(worked).total
         paid = "it paid" if plain.step >= PAYS * found else "it did not pay"
         if abs(found - coded.step) > abs(
             plain.step - coded.step
@@ -62,7 +61,7 @@ class Expectation:
             f"{paid}: {show_seconds(found)} a step against {show_seconds(plain.step)} expected without a codec; "
             f"expected with {coded.codec} were {show_seconds(coded.step)} ({100 * (found / coded.step - 1):+.0f} %)"
         )
-        sent = sum(one.step_sent for one in worked) / sum(one.steps for one in worked)
+        sent = sent_a_step(worked)
         if abs(sent - coded.sent) > OTHER_BYTES * coded.sent:
             basis = " by the first gradients" if codec.probe.lengths else ""
             outcome += (

@@ -7,7 +7,7 @@ from itertools import accumulate, count, pairwise
 from textwrap import wrap
 
 from paceline.records.servers import ServerTotals
-from paceline.records.spans import StepBreakdown, Totals
+from paceline.records.spans import StepBreakdown, Totals, mean_typical_step, sent_a_step
 from paceline.records.summary import NoiseScale, Summary
 from paceline.reports.text import bar, counted, percent, rounded_to_add_up
 from paceline.units import show_bytes, show_seconds
@@ -120,13 +120,13 @@ def run_answer(summary: Summary, workers: Workers) -> str:
     for loss in ("test_loss", "train_loss"):
         if loss in final:
             return f"ended at a {loss.replace('_', ' ')} of {final[loss]:.4f} after {took}"
-    each = f", {show_seconds(_typical(workers).total)} a step typically" if workers else ""
+    each = f", {show_seconds(mean_typical_step(workers.values()).total)} a step typically" if workers else ""
     return f"{counted(summary.steps, 'step')} in {took}{each}"
 
 
 def _step_table(workers: Workers, blocks: bool, predicted: StepBreakdown | None = None) -> list[str]:
     means = [after_warm_up(totals)[0] for totals in workers.values()]
-    typical, mean = _typical(workers), _mean(means)
+    typical, mean = mean_typical_step(workers.values()), sum(means, StepBreakdown()) * (1 / len(means))
     # Decimals that give a step of any length three to five figures.
     limits = ((4, 1e-4), (3, 1e-3), (2, 0.1), (1, 1.0))
     digits = next((digits for digits, limit in limits if typical.total < limit), 0)
@@ -166,14 +166,6 @@ def _step_table(workers: Workers, blocks: bool, predicted: StepBreakdown | None 
     return lines
 
 
-def _mean(steps: list[StepBreakdown]) -> StepBreakdown:
-    return sum(steps, StepBreakdown()) * (1 / len(steps))
-
-
-def _typical(workers: Workers) -> StepBreakdown:
-    return _mean([totals.typical for totals in workers.values()])
-
-
 def _parts(step: StepBreakdown) -> list[float]:
     return [getattr(step, kind) for kind in PARTS]
 
@@ -191,7 +183,7 @@ def _column(parts: Sequence[float], digits: int, unit: str = "") -> list[str]:
 def _amounts(summary: Summary, workers: Workers) -> list[str]:
     rate = sum(after_warm_up(totals)[1] for totals in workers.values())
     lines = [f"{_work(summary)}, {rate:,.0f} samples/s", *_first(workers), *_whole_time(_present(summary))]
-    sent = sum(one.step_sent for one in workers.values()) / sum(one.steps for one in workers.values())
+    sent = sent_a_step(workers.values())
     used = f"sent {show_bytes(sent)} per step and worker" if sent else _sent_nothing(workers)
     if summary.cpu_percent is not None and summary.memory_bytes is not None:
         memory = show_bytes(summary.memory_bytes)
@@ -235,7 +227,7 @@ def _first(workers: Workers) -> list[str]:
         return ["no step but the first, which allocates memory: train for longer to see a typical one"]
     many = sum(one.warm_up_steps for one in firsts)
     first = sum(one.in_warm_up.total for one in firsts) / many
-    typical = _typical(workers).total
+    typical = mean_typical_step(workers.values()).total
     if first < LONGER * typical:
         return []
     name = "the first step" if many == len(firsts) else "the first step after each start"

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from itertools import takewhile
 from math import isfinite
 from typing import Any
 
@@ -126,8 +127,13 @@ class Figure:
             caption=f"{self.title}{left}",
             titles=tuple(self.columns.values()),
             rows=tuple(tuple(table_cell(row.get(name)) for name in self.columns) for row in shown),
-            texts=sum(isinstance(shown[0].get(name), str) for name in self.columns) if shown else 1,
+            texts=self._texts(),
         )
+
+    def _texts(self) -> int:
+        """How many columns, from the first on, are words in the first row."""
+        first = self.rows[0] if self.rows else {}
+        return len(list(takewhile(lambda name: isinstance(first.get(name), str), self.columns)))
 
 
 def table_cell(value: Any) -> str:

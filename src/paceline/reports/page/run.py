@@ -7,7 +7,8 @@ from paceline import specs
 from paceline.errors import UsageError
 from paceline.records.files import to_document
 from paceline.records.folder import name_of_run
-from paceline.reports.compare import answers
+from paceline.records.spans import sent_a_step
+from paceline.reports.compare import answers, warnings
 from paceline.reports.findings import finding_text
 from paceline.reports.page.document import (
     CommandLine,
@@ -36,6 +37,7 @@ from paceline.runtimes.settings import Cadence, Settings
 from paceline.strategies import RECORDED
 from paceline.studies.compare import RunComparison, compared_run
 from paceline.studies.findings import find
+from paceline.studies.findings.observed import ObservedSteps
 from paceline.studies.recorded import RecordedRun
 from paceline.units import show_bytes, show_seconds
 
@@ -90,12 +92,9 @@ def found_sentences(run: RecordedRun) -> tuple[str, ...]:
 
 
 def samples_per_second(run: RecordedRun) -> float:
-    return sum(after_warm_up(one)[1] for one in run.summary.totals if one.steps)
-
-
-def sent_per_step(run: RecordedRun) -> float:
-    steps = sum(one.steps for one in run.summary.totals)
-    return sum(one.step_sent for one in run.summary.totals) / steps if steps else 0.0
+    """In typical steps, as comparisons have it; of a run too short to have one, the mean after the warm-up."""
+    seen = ObservedSteps.of(run)
+    return seen.rate if seen else sum(after_warm_up(one)[1] for one in run.summary.totals if one.steps)
 
 
 def key_numbers(run: RecordedRun) -> dict[str, str]:
@@ -115,7 +114,7 @@ def key_numbers(run: RecordedRun) -> dict[str, str]:
         numbers["predicted step"] = (
             f"{show_seconds(expected.step)} ({100 * (expected.step / step.total - 1):+.0f}\u00a0%)"
         )
-    if sent := sent_per_step(run):
+    if sent := sent_a_step(summary.totals):
         numbers["sent a step and worker"] = show_bytes(sent)
     if summary.cpu_percent is not None and summary.memory_bytes is not None:
         numbers["CPU of a worker"] = f"{summary.cpu_percent:.0f} %"
@@ -238,6 +237,8 @@ def machine_table(run: RecordedRun) -> PageTable:
 
 def compared_page(runs: Sequence[RecordedRun], repeat: Repeat) -> ReportPage:
     names = run_names(runs)
+    said, doubtful = compared_answer(runs, names)
+    notes = [f"{name}: {note}" for run, name in zip(runs, names, strict=True) for note in run.summary.notes]
     learning, breakdown = learning_tabs(runs, names), runs_breakdown_figure(runs, names)
     table = differences_table(runs, names)
     settings = settings_table(runs, names, differing=True)
@@ -253,11 +254,9 @@ def compared_page(runs: Sequence[RecordedRun], repeat: Repeat) -> ReportPage:
         kind="paceline report, comparison",
         title=f"{counted(len(runs), 'run')} compared",
         about=", ".join(run.name for run in runs),
-        answer=compared_answer(runs, names),
+        answer=said,
         findings=tuple(f"{name}: {sentence}" for name, sentence in found),
-        notes=tuple(
-            f"{name}: {note}" for run, name in zip(runs, names, strict=True) for note in run.summary.notes
-        ),
+        notes=tuple(dict.fromkeys([*doubtful, *notes])),
         sections=(
             PageSection(title="Differences", blocks=(table, *((settings,) if settings.rows else ()))),
             *([PageSection(title="Loss and accuracy", blocks=(learning,))] if learning else []),
@@ -279,13 +278,14 @@ def run_names(runs: Sequence[RecordedRun]) -> list[str]:
     return [f"{place}: {name}" for place, name in enumerate(names, start=1)]
 
 
-def compared_answer(runs: Sequence[RecordedRun], names: Sequence[str]) -> str:
-    """As 'paceline compare' says it; a run that is too short is named."""
+def compared_answer(runs: Sequence[RecordedRun], names: Sequence[str]) -> tuple[str, list[str]]:
+    """As 'paceline compare' says it, and what makes it doubtful; a run that is too short is named."""
     try:
         sides = tuple(compared_run(name, run) for name, run in zip(names, runs, strict=True))
     except UsageError as error:
-        return f"{error}."
-    return " ".join(answers(RunComparison(sides=sides)))
+        return f"{error}.", []
+    comparison = RunComparison(sides=sides)
+    return " ".join(answers(comparison)), warnings(comparison)
 
 
 def differences_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> PageTable:
@@ -299,7 +299,7 @@ def differences_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> Page
         },
         "time of the run": (lambda run: run.summary.seconds, show_seconds),
         "accuracy": (lambda run: run.summary.final.get("accuracy"), lambda value: f"{100 * value:.2f} %"),
-        "sent a step and worker": (sent_per_step, show_bytes),
+        "sent a step and worker": (lambda run: sent_a_step(run.summary.totals), show_bytes),
         "workers": (lambda run: float(len(trained(run))), lambda value: f"{value:.0f}"),
     }
     rows = []

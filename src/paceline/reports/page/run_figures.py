@@ -1,12 +1,11 @@
 """What the charts of runs plot, as rows of numbers, from what their folders hold."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from paceline.records.events import MetricsRow
-from paceline.records.spans import StepBreakdown
+from paceline.records.spans import StepBreakdown, mean_typical_step
 from paceline.reports.page import charts
 from paceline.reports.page.document import Figure, FigureTabs
 from paceline.reports.page.palette import PARTS
@@ -130,8 +129,7 @@ def predicted(run: RecordedRun) -> PredictionRow | None:
 
 
 def mean_step(run: RecordedRun) -> StepBreakdown:
-    steps = list(trained(run).values())
-    return sum(steps, StepBreakdown()) * (1 / len(steps)) if steps else StepBreakdown()
+    return mean_typical_step(run.summary.totals)
 
 
 def breakdown_rows(steps: Mapping[str, StepBreakdown]) -> FigureRows:
@@ -161,7 +159,7 @@ def breakdown_figure(run: RecordedRun) -> Figure | None:
     expected = predicted(run)
     beside = ""
     if expected is not None:
-        steps = {"predicted": replace(expected.breakdown), **steps}
+        steps = {"predicted": expected.breakdown, **steps}
         beside = " The first bar is what was predicted before the first step."
     rows = breakdown_rows(steps)
     hides = _hides(rows)
@@ -170,7 +168,7 @@ def breakdown_figure(run: RecordedRun) -> Figure | None:
         name="breakdown",
         title="A typical step of each rank",
         sentence=f"The mean over the middle half of the steps by length, by part.{beside}{hidden}{left}",
-        spec=charts.breakdown_chart(list(steps), hides=_hides(rows)),
+        spec=charts.breakdown_chart(list(steps), hides=hides),
         rows=rows,
         columns={"of": "of", "part": "part", "ms": "ms", "share": "share"},
         legend=charts.part_legend(rows),

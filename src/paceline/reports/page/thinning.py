@@ -35,4 +35,4 @@ def evenly(points: Sequence[T], most: int) -> list[T]:
     """At most ``most`` of them, the first and the last included."""
     if len(points) <= most:
         return list(points)
-    return [points[round(place * (len(points) - 1) / (most - 1))] for place in range(most)]
+    return [points[round(place * (len(points) - 1) / max(1, most - 1))] for place in range(most)]

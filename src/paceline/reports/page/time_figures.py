@@ -40,12 +40,20 @@ def timeline_figure(run: RecordedRun) -> Figure | None:
     if not shown:
         return None
     rows: FigureRows = ()
-    while shown:  # steps of many buckets are many spans: then fewer steps are shown
+    while (
+        shown
+    ):  # steps of many buckets are many spans: then fewer steps are shown, and of one step fewer ranks
         start, end = record_start(shown[0]), record_end(shown[-1])
         rows = tuple(row for rank in ranks for row in _rank_rows(run, rank, start, end))
-        if len(rows) <= MOST_SPANS or len(shown) == 1:
+        if len(rows) <= MOST_SPANS or len(shown) == len(ranks) == 1:
             break
-        shown = shown[: len(shown) // 2]
+        if len(shown) > 1:
+            shown = shown[: len(shown) // 2]
+        else:
+            ranks = evenly(ranks, len(ranks) // 2)
+    cut = (
+        f" Only the first {MOST_SPANS:,} of {len(rows):,} spans are drawn." if len(rows) > MOST_SPANS else ""
+    )
     rows = rows[:MOST_SPANS]
     names = [f"rank {rank}" for rank in ranks]
     begun = show_seconds(record_start(shown[0]))
@@ -55,13 +63,13 @@ def timeline_figure(run: RecordedRun) -> Figure | None:
         name="timeline",
         title=f"A few steps, span by span: {steps}, {begun} into the run",
         sentence="Lanes of a rank from the top: compute, communicate, communication hidden behind it, wait. Turn the "
-        f"wheel or use the buttons to zoom, drag to move, point at a span for its length.{left}",
+        f"wheel or use the buttons to zoom, drag to move, point at a span for its length.{left}{cut}",
         spec=charts.timeline_chart(names),
         rows=rows,
         columns={
             "rank": "rank",
-            "step": "step",
             "part": "part",
+            "step": "step",
             "from": "from (ms)",
             "to": "to (ms)",
             "ms": "ms",
@@ -196,8 +204,9 @@ def system_figures(run: RecordedRun) -> tuple[Figure, ...]:
 
 
 def _left_out(run: RecordedRun) -> str:
-    many = len(run.rows)
-    return f", {MOST_MARKS} of {many:,} evaluations among them" if many > MOST_MARKS else ""
+    known = {"evaluations": len(run.rows), "checkpoints": len(_checkpoint_steps(run))}
+    cut = [f"{MOST_MARKS} of {many:,} {what}" for what, many in known.items() if many > MOST_MARKS]
+    return f", {' and '.join(cut)} among them" if cut else ""
 
 
 def _cpu(run: RecordedRun) -> list[dict[str, Any]]:
@@ -236,21 +245,27 @@ def _network(samples: Sequence[SystemSample]) -> list[dict[str, Any]]:
 
 
 def mark_rows(run: RecordedRun) -> FigureRows:
-    """When the run was evaluated and saved; of more than MOST_MARKS, evenly chosen ones."""
+    """When the run was evaluated and saved; of more than MOST_MARKS of either, evenly chosen ones."""
     rows = [{"mark": "evaluate", "seconds": row.seconds} for row in evenly(run.rows, MOST_MARKS)]
     return (*rows, *({"mark": "checkpoint", "seconds": at} for at in checkpoint_times(run)))
 
 
 def checkpoint_times(run: RecordedRun) -> list[float]:
     """When the first rank saved, found in its events around the steps at which that was due."""
-    files, summary, cadence = run.folder.event_files(), run.summary, run.config.settings.checkpoint
-    if not files or not summary.epochs or not cadence.count:
+    files = run.folder.event_files()
+    if not files:
         return []
-    rank = min(files)
-    every = max(1, cadence.in_steps(round(summary.steps / summary.epochs)))
-    due = evenly(list(range(every, summary.steps + 1, every)), MOST_MARKS)
     found = []
-    for step in due:
-        near = islice(records_from(files[rank], record_step, step), 6)
+    for step in evenly(_checkpoint_steps(run), MOST_MARKS):
+        near = islice(records_from(files[min(files)], record_step, step), 6)
         found += [span.start for one in near for span in one.spans if span.kind == "checkpoint"][:1]
     return sorted(set(found))
+
+
+def _checkpoint_steps(run: RecordedRun) -> Sequence[int]:
+    """At which its cadence made a checkpoint due; the one at its end may lie at another."""
+    summary, cadence = run.summary, run.config.settings.checkpoint
+    if not summary.epochs or not cadence.count:
+        return ()
+    every = max(1, cadence.in_steps(round(summary.steps / summary.epochs)))
+    return range(every, summary.steps + 1, every)

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial, reduce
-from operator import add
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import IO
@@ -19,7 +18,7 @@ from paceline.errors import RunFailed
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
 from paceline.records.load import HostLoad, LoadMeter
-from paceline.records.spans import StepBreakdown, StepRecord, Totals
+from paceline.records.spans import StepRecord, Totals, mean_typical_step, sent_a_step
 from paceline.records.summary import Summary, read_summary
 from paceline.runtimes import prctl
 from paceline.studies.scaling.folder import RepeatResult
@@ -133,11 +132,11 @@ def read_repeat(run: SweepRun, measured: MeasuredRepeat) -> RepeatResult:
         steps=first.steps,
         parameters=first.parameters,
         samples=fmean(samples),
-        step=reduce(add, typical, StepBreakdown()) * (1 / len(typical)),
+        step=mean_typical_step(workers),
         slowest=max(step.total for step in typical),
         rate=sum(many / step.total for many, step in zip(samples, typical, strict=True)),
         mean_rate=sum(map(_mean_rate, workers)),
-        sent=sum(totals.step_sent for totals in workers) / sum(totals.steps for totals in workers),
+        sent=sent_a_step(workers),
         transfer=min(step.communicate + step.hidden for step in typical),
         whole=fmean(map(_whole, workers)),
         checkpoint=fmean(times) if times else 0.0,
@@ -181,4 +180,4 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def pilot_step(summary: Summary) -> float:
-    return fmean(totals.typical.total for totals in summary.totals)
+    return mean_typical_step(summary.totals).total
