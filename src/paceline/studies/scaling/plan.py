@@ -121,7 +121,7 @@ class Planner:
         if reference is None or len(contention) < cell.processes:
             raise UsageError(f"{self.profile} has no contention of {cell.processes} processes")
         slower = contention[cell.processes - 1]
-        words = f"one process as measured, each of {cell.processes} {slower:.2f} times as slow"
+        words = f"one process as measured; with {cell.processes} each computes {slower:.2f}x slower"
         rate = reference.mean_rate * cell.processes / slower
         return self._predicted(cell, None, rate, cell.processes / slower, words)
 

@@ -171,7 +171,7 @@ def summarize_sweep(sweep: Sweep, folder: SweepFolder, broken: Sequence[str] = (
         repeats.setdefault(run.cell, []).append(result)
     if sweep.kind == "processes":
         repeats = {cell: [_as_mean(one) for one in results] for cell, results in repeats.items()}
-    counted = {cell: undisturbed(results) for cell, results in repeats.items()}
+    counted = {cell: _undisturbed(results) for cell, results in repeats.items()}
     middles = {cell: middle(results) for cell, results in counted.items()}
     rows = [
         _row(sweep, cell, counted[cell], counted[base], middles[reference], folder.plan(sweep, cell))
@@ -190,7 +190,7 @@ def summarize_sweep(sweep: Sweep, folder: SweepFolder, broken: Sequence[str] = (
     )
 
 
-def undisturbed(results: Sequence[RepeatResult]) -> list[RepeatResult]:
+def _undisturbed(results: Sequence[RepeatResult]) -> list[RepeatResult]:
     """Those during which nothing else computed, where there are any."""
     return [one for one in results if not one.disturbed] or list(results)
 
