@@ -6,6 +6,7 @@
 whose rank 1 is slow.
 """
 
+import os
 import sys
 import time
 from itertools import cycle, islice
@@ -30,6 +31,7 @@ def main(how: str, out: str, steps: str = str(STEPS)) -> None:
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 5))
     model.register_parameter("unused", nn.Parameter(torch.ones(3)))
     model.register_parameter("frozen", nn.Parameter(torch.ones(3), requires_grad=False))
+    model.register_buffer("order", torch.arange(3))
     groups = [
         {"params": model[0].parameters(), "lr": 0.2},
         {"params": [*model[2].parameters(), model.unused]},
@@ -37,6 +39,10 @@ def main(how: str, out: str, steps: str = str(STEPS)) -> None:
     optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
     called, worker, rank = model, None, 0
+    if os.environ.get("RANK") == "1" and how not in ("ddp", "average"):
+        with torch.no_grad():
+            for one in (*model.parameters(), *model.buffers()):
+                one.mul_(5)
     if how in ("ddp", "average"):
         dist.init_process_group("gloo")
         rank = dist.get_rank()
@@ -49,6 +55,9 @@ def main(how: str, out: str, steps: str = str(STEPS)) -> None:
         spec, _, codec = how.partition("+")
         worker = paceline.distribute(model, optimizer, strategy=spec, codec=codec or "identity")
         rank = worker.rank
+    if worker:
+        assert model.frozen.tolist() == [1, 1, 1], "rank 0's is that of all"
+        assert model.order.tolist() == [0, 1, 2]
     if watched:
         paceline.watch(model if watched == "bare" else called, optimizer)
     for step, (first, second) in enumerate(islice(cycle(batches(rank)), int(steps)), start=1):

@@ -28,6 +28,8 @@ def main(name: str) -> None:
     match name:
         case "uneven" | "apart":
             train(5 + worker.rank)
+        case "nothing":
+            train(5 * worker.rank)
         case "alone":
             train(5)
             if worker.rank == 0:

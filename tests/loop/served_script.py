@@ -30,6 +30,8 @@ class SignedSGD(torch.optim.Optimizer):
 def build(kind):
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 5))
+    model.register_parameter("frozen", nn.Parameter(torch.ones(3), requires_grad=False))
+    model.register_buffer("order", torch.arange(3))
     groups = [
         {"params": model[0].parameters(), "lr": 0.02},
         {"params": [*model[1].parameters(), *model[3].parameters()]},
@@ -50,14 +52,18 @@ def main(kind, out, *steps):
     model, optimizer, scheduler = build(kind)
     if os.environ.get("RANK") == "1":
         with torch.no_grad():
-            model[0].weight.add_(1.0)  # rank 0's model is what counts
+            for one in (model[0].weight, model.frozen, model.order):
+                one.add_(1)  # rank 0's model is what counts
     worker = paceline.distribute(model, optimizer)
     for batch in batches(worker.rank)[: int(steps[worker.rank]) if steps else None]:
         optimizer.zero_grad()
         model(batch).pow(2).mean().backward()
         optimizer.step()
         scheduler.step()
+        assert (model.frozen.tolist(), model.order.tolist()) == ([1, 1, 1], [0, 1, 2])
     assert not optimizer.state, "the servers have the state"
+    if "0" in steps:  # a rank without a mini-batch has no part in the central model
+        return
     with worker.central_model():
         parameters = [one.detach().clone() for one in model.parameters()]
     torch.save(parameters, f"{out}-{worker.rank}")

@@ -11,8 +11,10 @@ from torch.utils.checkpoint import checkpoint
 
 import paceline
 from paceline.errors import UsageError
+from paceline.loop.first_batch import FirstBatch, find_equal
 from paceline.loop.process import ScriptProcess
 from paceline.loop.steps import LoopSteps
+from paceline.runtimes.flat import flat_buffers
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.worker.comm import SoloComm
 
@@ -167,3 +169,45 @@ def test_momentum_is_not_added_by_the_optimizer_and_by_the_codec(here: None) -> 
     with pytest.raises(UsageError, match="the SGD has momentum too"):
         paceline.distribute(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), codec="dgc")
     paceline.distribute(model, sgd(model), codec="dgc")
+
+
+def test_statistics_of_a_model_of_doubles_are_averaged(pair: WithZeros) -> None:
+    """If this failed, the central model would have rank 0's own, and predictions would not count them."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8)).double()
+    optimizer = sgd(model)
+    paceline.distribute(model, optimizer)
+    train(model, optimizer, lambda batch: model(batch.double()))
+    steps = ScriptProcess.here().joined
+    assert isinstance(steps, LoopSteps)
+    _, buffers = steps.central()
+    assert buffers.dtype == torch.float64
+    assert torch.allclose(buffers, torch.cat([model[1].running_mean, model[1].running_var]))
+    assert flat_buffers(model) == len(buffers) == 16
+
+
+def test_models_that_differ_are_refused(pair: WithZeros, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this failed, a rank with another model would get parts of rank 0's, or none would get on."""
+
+    def other_has_more(document: Any) -> list[Any]:
+        more = document if isinstance(document, dict) else [*document[:-1], 7]
+        return [document, more]
+
+    monkeypatch.setattr(pair, "exchange", other_has_more)
+    model = nn.Linear(4, 1)
+    with pytest.raises(
+        UsageError, match=r"5 trained elements and 0 others on rank 0 and .* 7 others on rank 1"
+    ):
+        paceline.distribute(model, sgd(model))
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.arange(6).view(2, 3), torch.ones(2, 3, dtype=torch.bfloat16).t(), torch.ones(2, dtype=torch.bool)],
+)
+def test_mini_batches_are_told_apart(tensor: Tensor) -> None:
+    same, other = FirstBatch.of(tensor), FirstBatch.of(~tensor if tensor.dtype == torch.bool else tensor + 1)
+    assert same.samples == len(tensor)
+    assert find_equal([other, same, FirstBatch.of(tensor.clone())]) == (1, 2)
+    assert find_equal([other, same]) is None
+    nothing = FirstBatch.of(tensor[:0])
+    assert find_equal([nothing, nothing, FirstBatch(), FirstBatch()]) is None

@@ -31,6 +31,10 @@ MISTAKES = str(Path(__file__).parent / "mistakes.py")
             "rank 0 is at the end of its script after step 5, and rank 1 ",
         ),
         (
+            "nothing",
+            "rank 0 is at the end of its script after step 0, and rank 1 goes on with step 1; all workers must take",
+        ),
+        (
             "alone",
             "rank 0 is at central_model() after step 5, and rank 1 goes on with step 6; all workers must get there",
         ),
@@ -47,6 +51,8 @@ def test_workers_whose_loops_do_not_fit_together_end_with_a_sentence(
     done = start_ranks(MISTAKES, name, cwd=tmp_path, seconds=30)
     assert any(sentence in err for _, _, err in done), done
     assert all(code > 0 for code, _, _ in done), "killed, because they waited for each other"
+    told = "ranks 0 and 1 begin with the same mini-batch: divide the data by worker.shard(loader)"
+    assert any(told in out + err for _, out, err in done) == (name != "nothing")
 
 
 @pytest.fixture

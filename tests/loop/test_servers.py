@@ -70,7 +70,7 @@ def test_workers_may_end_after_different_numbers_of_steps(strategy: str, steps: 
         str(steps),
     ]
     run_paceline("run", *words, cwd=tmp_path)
-    if steps:  # else there is only its own model, before the first step
+    if steps:
         one, other = (torch.load(tmp_path / f"out-{rank}") for rank in "01")
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
     (folder,) = (tmp_path / "runs").iterdir()

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from paceline.errors import UsageError
+from paceline.loop.phases import rows_of
 
 INSTEAD = "or choose learners=1"
 
@@ -60,7 +61,7 @@ class RowBlocks:
         """What the first learner is called with; the others' blocks wait for its output."""
         leaves, nesting = tree_flatten((args, kwargs))
         learners = 1 + len(self._others)
-        rows = next((len(one) for one in leaves if isinstance(one, Tensor) and one.dim()), 0)
+        rows = rows_of(args, kwargs)
         if rows < learners:
             raise UsageError(
                 f"a mini-batch of {rows} rows cannot be divided among {learners} learners; give each at least one "

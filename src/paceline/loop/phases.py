@@ -51,11 +51,14 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
+def first_tensor(args: Any, kwargs: Any) -> Tensor | None:
+    """Of what a model is called with, the first that may have a row for each sample."""
+    if args and isinstance(args[0], Tensor) and args[0].dim():
+        return args[0]
+    return next((one for one in tree_leaves([args, kwargs]) if isinstance(one, Tensor) and one.dim()), None)
+
+
 def rows_of(args: Any, kwargs: Any) -> int:
     """The samples of a batch: the length of its first tensor; 0 where there is none."""
-    first = args[0] if args else None
-    if not (isinstance(first, Tensor) and first.dim()):
-        first = next(
-            (one for one in tree_leaves([args, kwargs]) if isinstance(one, Tensor) and one.dim()), None
-        )
+    first = first_tensor(args, kwargs)
     return 0 if first is None else len(first)

@@ -1,5 +1,6 @@
 """A user's own model and optimizer on flat buffers, computed by a loop that is not ours."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,6 +21,9 @@ from paceline.runtimes.session import Save
 from paceline.runtimes.settings import Settings
 from paceline.strategies.base import Strategy
 from paceline.strategies.effects import Gradient
+
+MOST_BYTES = 2**26
+"""Of a message in which frozen parameters are sent."""
 
 
 class ScriptData:
@@ -49,7 +53,7 @@ def prepare_script(
 
 
 class LoopReplica(Replica):
-    """The model goes on as before; its parameters, gradients and float32 buffers are views into flat vectors.
+    """The model goes on as before; its parameters, gradients and buffers of their type are views into flat vectors.
 
     Gradients are in ``flat.grad`` when a backward has ended, wherever autograd has put them.
     """
@@ -87,6 +91,31 @@ class LoopReplica(Replica):
         """What is known when the first mini-batch is."""
         self.job, self.shards = job, shards
         self.noise = _NoNoise(shards, self.rank, 1)
+
+    def _outside(self, model: nn.Module) -> list[Tensor]:
+        """What of a learner is in no flat vector: frozen parameters, and buffers of other types."""
+        frozen = [one.data for one in model.parameters() if not one.requires_grad]
+        found = [*frozen, *(one for one in model.buffers() if one.dtype != self.buffers.dtype)]
+        return [one for one in found if type(one) is Tensor and one.layout is torch.strided and one.numel()]
+
+    @property
+    def elements(self) -> list[int]:
+        """Of the trained parameters, of the buffers of their type, and of all else."""
+        others = sum(one.numel() for one in self._outside(self.model))
+        return [self.flat.offsets[-1], self.buffers.shape[-1], others]
+
+    @torch.no_grad()
+    def share_untrained(self, share: Callable[[Tensor], None]) -> None:
+        """Replace all but the trained parameters by what ``share`` makes of vectors of them; in all learners alike."""
+        share(self.buffers)
+        for first, *others in zip(*map(self._outside, self.learners), strict=True):
+            whole = first.to(self.device).contiguous()
+            for part in (
+                whole.view(-1).view(torch.uint8).split(MOST_BYTES)
+            ):  # bytes, as not all types are sent
+                share(part)
+            for one in (first, *others):
+                one.copy_(whole)
 
     def begin_step(self) -> None:
         self.rows_before, self.rows, self.called = self.rows, 0, False

@@ -7,7 +7,7 @@ up to its next gradient after it.
 
 from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack, closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -21,8 +21,9 @@ from torch.utils.hooks import RemovableHandle
 from paceline.codecs import build_codec
 from paceline.errors import RunFailed, UsageError, say_on_stderr
 from paceline.loop.barrier import LoopBarrier
+from paceline.loop.first_batch import FirstBatch, find_equal
 from paceline.loop.learners import RowBlocks
-from paceline.loop.phases import LoopPhases, in_backward, rows_of
+from paceline.loop.phases import LoopPhases, first_tensor, in_backward, rows_of
 from paceline.loop.process import ScriptProcess
 from paceline.loop.replica import LoopReplica, LoopRun, prepare_script
 from paceline.loop.saved import begin_at
@@ -81,9 +82,12 @@ class LoopSteps(LoopPhases):
         self._served: ServedOptimizer | None = None
         if isinstance(self.comm, ServerComm):
             self._served = ServedOptimizer(self.replica, self.comm, process.info.servers)
-        else:
-            self._share(self.replica.flat.params, self.replica.buffers)
-        self.seed: int = self.comm.exchange(process.seed)[0]
+        told = self.comm.exchange([process.seed, *self.replica.elements])
+        self.seed: int = told[0][0]
+        _check_same_model([elements for _, *elements in told])
+        if not self._served:
+            self._share(self.replica.flat.params)
+            self.replica.share_untrained(self._share)
         self.loaded: dict[str, Any] = {}
         self._stack = ExitStack()
         self._ending: Ending = "budget"
@@ -100,11 +104,10 @@ class LoopSteps(LoopPhases):
         info, timeout = self._process.info, timedelta(seconds=self._process.options.timeout)
         return ServerComm(info.rank, info.workers, MemberStore(info, timeout))
 
-    def _share(self, *vectors: Tensor) -> None:
+    def _share(self, vector: Tensor) -> None:
         """Give all workers what rank 0 has."""
-        for vector in vectors:
-            if vector.numel():
-                self.comm.broadcast(vector, 0)
+        if vector.numel():
+            self.comm.broadcast(vector, 0)
 
     def register(self, model: nn.Module, optimizer: Optimizer) -> list[RemovableHandle]:
         accumulated = [
@@ -169,7 +172,7 @@ class LoopSteps(LoopPhases):
         uneven = self._uneven
         if uneven and not failed:
             if self.run is None:  # without a mini-batch
-                self._open(0)
+                self._open(FirstBatch())
             self._take_skipped()
             run, replica = self.run, self.replica
             assert run is not None
@@ -211,6 +214,8 @@ class LoopSteps(LoopPhases):
             self.abandon()
             return self._ending
         try:
+            if self.run is None and not self.comm.alone:
+                self._open(FirstBatch(ended=True))
             if self.run is not None:
                 self._end(self.run)
         except BaseException:
@@ -256,11 +261,16 @@ class LoopSteps(LoopPhases):
         if self.run:
             self.run.disarm()
 
-    def _open(self, rows: int) -> LoopRun:
-        """All workers have their first mini-batch: the run begins, and its program asks for the first gradient."""
+    def _open(self, batch: FirstBatch) -> None:
+        """All workers have their first mini-batch: the run begins, and its program asks for the first gradient.
+
+        Workers whose scripts end without one begin it too; where all do, there is no run.
+        """
         process, replica = self._process, self.replica
-        learners = len(replica.learners)
-        sizes = tuple(self.comm.exchange(max(1, rows // learners)))
+        batches = [FirstBatch(**one) for one in self.comm.exchange(asdict(batch))]
+        if all(one.ended for one in batches):
+            return
+        sizes = tuple(max(1, one.samples // len(replica.learners)) for one in batches)
         settings = process.settings(self.settings.strategy, self.settings.codec, sizes)
         if isinstance(self.comm, ServerComm) and self.comm.rank == 0:
             self.comm.post(MODEL, to_document(describe(replica, settings.codec, sizes)))
@@ -272,13 +282,18 @@ class LoopSteps(LoopPhases):
         process.heartbeat.show(run.records.folder.path)
         run.records.open(0, restored=True)
         begin_at(self.loaded, run)
+        if equal := find_equal(batches):
+            run.records.noted(
+                f"ranks {equal[0]} and {equal[1]} begin with the same mini-batch: divide the data by "
+                "worker.shard(loader), or each of them computes what another one does"
+            )
         self._sampler = (
             sample_system(run.records, task, self._observer) if process.info.local_rank == 0 else None
         )
         stop = agree_to_stop(run, task)
         if self._served:
             self._served.begin()
-            self._share(replica.buffers)
+            replica.share_untrained(self._share)
         self._recording = run.recording(task.before_hard_end, self._sampler)
         self._session = run.begin_session(self._recording.__enter__(), stop)
         self._computations = run.computations(self._session)
@@ -286,7 +301,6 @@ class LoopSteps(LoopPhases):
         if isinstance(self.comm, ProcessGroupComm):
             self._barrier = LoopBarrier(self.comm.open_store(), run, process.options.timeout)
         self._resume(Gradient)
-        return run
 
     def _resume(self, expected: type[Computation]) -> None:
         """Let the program go on to what it computes next; where all workers have agreed to stop, stop the script."""
@@ -306,7 +320,7 @@ class LoopSteps(LoopPhases):
     def _forward_begins(self, model: nn.Module, args: Any, kwargs: Any) -> Any:
         if not _trains(model):
             return None
-        self._take_batch(rows_of(args, kwargs))
+        self._take_batch(args, kwargs)
         if self.phase == "data":
             assert self.run is not None
             self.run.end("data")
@@ -314,13 +328,13 @@ class LoopSteps(LoopPhases):
             self.phase = "forward"
         return None if len(self.replica.learners) == 1 else self._blocks.cut(args, kwargs)
 
-    def _take_batch(self, samples: int) -> None:
+    def _take_batch(self, args: Any, kwargs: Any) -> None:
         self._take_skipped()
         if self.run is None:
-            self._open(samples)
+            self._open(FirstBatch.of(first_tensor(args, kwargs)))
         if not self.replica.rows:
             self.replica.forget_with_first()
-        self.replica.rows += samples
+        self.replica.rows += rows_of(args, kwargs)
         self.replica.called = True
 
     def _forward_ends(self, model: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG002
@@ -460,6 +474,20 @@ class LoopSteps(LoopPhases):
             self._resume(Gradient)
         self.phase = "data"
         self._process.heartbeat.enter("starting")  # whatever the script does next takes as long as it takes
+
+
+def _check_same_model(elements: list[list[int]]) -> None:
+    for rank, own in enumerate(elements):
+        if own != elements[0]:
+            raise UsageError(
+                f"the model has {_elements(elements[0])} on rank 0 and {_elements(own)} on rank {rank}, and all "
+                "workers train the same; make it alike on all ranks"
+            )
+
+
+def _elements(counts: list[int]) -> str:
+    trained, buffers, others = counts
+    return f"{trained:,} trained elements and {buffers + others:,} others"
 
 
 def _waited() -> Program:

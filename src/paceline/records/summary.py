@@ -135,7 +135,7 @@ class ScriptModel:
     shapes: tuple[tuple[int, ...], ...]
     dtype: str
     buffers: int
-    """Elements of its float32 buffers."""
+    """Elements of its buffers of that type."""
 
 
 @dataclass(frozen=True, kw_only=True)

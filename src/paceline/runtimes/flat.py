@@ -82,29 +82,40 @@ class Flat:
 
 
 class FlatBuffers:
-    """The float32 buffers of one model in a flat tensor, or of several models of the same kind with a row for each.
+    """The buffers of the parameters' type in a flat tensor, or of several models of the same kind a row for each.
 
     Buffers of other types, counters for one, stay outside. ``named`` holds all of them, of several models stacked.
     """
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
-        found = [_buffers_of(model) for model in models]
-        sizes = [one.numel() for _, _, _, one in found[0] if one.dtype == torch.float32]
+        found, dtype = [_buffers_of(model) for model in models], trained_dtype(models[0])
+        sizes = [one.numel() for _, _, _, one in found[0] if one.dtype == dtype]
         device = found[0][0][3].device if found[0] else torch.device("cpu")
-        rows = torch.zeros(len(models), sum(sizes), device=device)
+        rows = torch.zeros(len(models), sum(sizes), dtype=dtype, device=device)
         self.flat = rows if len(models) > 1 else rows[0]
         self.named: dict[str, Tensor] = {}
         start = 0
         for copies in zip(*found, strict=True):
             name, _, _, first = copies[0]
             stacked = first.new_empty(len(models), *first.shape)
-            if first.dtype == torch.float32:
+            if first.dtype == dtype:
                 stacked = rows[:, start : start + first.numel()].view_as(stacked)
                 start += first.numel()
             stacked.copy_(first.expand_as(stacked))
             self.named[name] = stacked if len(models) > 1 else stacked[0]
             for (_, module, key, _), own in zip(copies, stacked, strict=True):
                 module._buffers[key] = own
+
+
+def trained_dtype(model: nn.Module) -> torch.dtype:
+    """The type of the trainable parameters, and so of the buffers that are averaged: statistics, of batch norm."""
+    return next((one.dtype for one in model.parameters() if one.requires_grad), torch.float32)
+
+
+def flat_buffers(model: nn.Module) -> int:
+    """How many elements of buffers travel."""
+    dtype = trained_dtype(model)
+    return sum(one.numel() for one in model.buffers() if one.dtype == dtype)
 
 
 def _buffers_of(model: nn.Module) -> list[tuple[str, nn.Module, str, Tensor]]:

@@ -17,6 +17,7 @@ from paceline.collectives.traffic import Bucket
 from paceline.costs.trace.trace import trace_function
 from paceline.jobs.job import Job
 from paceline.runtimes.compression import layout_of
+from paceline.runtimes.flat import flat_buffers, trained_dtype
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +41,11 @@ class JobShape:
     def of(cls, job: Job) -> Self:
         with torch.device("meta"):
             model = job.model()
-        trained = [p for p in model.parameters() if p.requires_grad]
         return cls(
             name=job.name,
             layout=layout_of(model),
-            dtype=trained[0].dtype if trained else torch.float32,
-            buffers=sum(b.numel() for b in model.buffers() if b.dtype == torch.float32),
+            dtype=trained_dtype(model),
+            buffers=flat_buffers(model),
             train_samples=len(job.train),
             test_samples=len(job.test or ()),
             accumulate=job.accumulate,

@@ -106,7 +106,7 @@ class Simulation:
             self._coded = replace(prepared, codec=sized(prepared.codec, by_round=coding.by_round))
         rows = (prepared.learners,) if prepared.learners > 1 else ()
         self._vector, self._grad = (sizes_only((*rows, self.shape.size), self.shape.dtype) for _ in range(2))
-        self._buffers = sizes_only((*rows, self.shape.buffers))
+        self._buffers = sizes_only((*rows, self.shape.buffers), self.shape.dtype)
         self._rows: list[MetricsRow] = []
         self.timeline = Timeline(FlowNetwork(self.topology.capacities))
         self.workers: Sequence[Node] = [self._worker(*one) for one in enumerate(self.topology.workers)]

@@ -52,7 +52,7 @@ class _Parameters(nn.Module):
         dtype = getattr(torch, model.dtype)
         for name, shape in zip(model.names, model.shapes, strict=True):
             self.register_parameter(name.replace(".", "/"), nn.Parameter(torch.empty(shape, dtype=dtype)))
-        self.register_buffer("buffers_", torch.empty(model.buffers))
+        self.register_buffer("buffers_", torch.empty(model.buffers, dtype=dtype))
 
     def forward(self, batch: Tensor) -> Tensor:
         loss = batch.sum()

@@ -23,6 +23,7 @@ from paceline.records.summary import NoiseScale, Observer, Probe, ScriptModel, S
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.compression import layout_of
 from paceline.runtimes.config import new_identity, read_config
+from paceline.runtimes.flat import flat_buffers, trained_dtype
 from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.recorder import find_drift
@@ -192,12 +193,11 @@ class RunRecords:
 
 def script_model(model: nn.Module) -> ScriptModel:
     layout = layout_of(model)
-    first = next((one for one in model.parameters() if one.requires_grad), None)
     return ScriptModel(
         names=layout.names,
         shapes=layout.shapes,
-        dtype=str(torch.float32 if first is None else first.dtype).removeprefix("torch."),
-        buffers=sum(one.numel() for one in model.buffers() if one.dtype == torch.float32),
+        dtype=str(trained_dtype(model)).removeprefix("torch."),
+        buffers=flat_buffers(model),
     )
 
 
