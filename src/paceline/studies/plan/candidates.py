@@ -34,7 +34,7 @@ class Candidate:
     servers: int
     """0 for a strategy that has none."""
     batch: int
-    """A worker's mini-batch, as ``paceline train --batch-size`` has it; a step may have several."""
+    """Samples of a mini-batch; a worker's step may have several."""
     global_batch: int
     """Samples of a step of all workers, with all mini-batches that they accumulate and all their learners."""
     steps: int
