@@ -1,3 +1,4 @@
+import copy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -5,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from paceline import Job, TensorData
 from paceline.errors import UsageError
 from paceline.jobs.build import build_job
 from paceline.jobs.sharding import Shards
 from paceline.jobs.spec import JobSpec
+from paceline.specs import ObjectSpec
 
 GOOD = """
 import torch
@@ -90,6 +93,45 @@ def test_parts_are_put_together_as_named() -> None:
     assert job.model()(job.train.take(torch.arange(20))[0]).shape == (20, 3)
     assert isinstance(job.optimizer(job.model().parameters()), torch.optim.Adam)
     assert job.schedule(2) == 0
+
+
+class LooksAtWhatItTakes(nn.Linear):
+    """Which no trace without memory can follow."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs.flatten(1)) * (2 if inputs.max().item() > 0 else 1)
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (nn.Linear(100, 10), r"shape \[2, 1, 8, 8\]: it raised .*16x8 and 100x10.*; make it fit the data"),
+        (LooksAtWhatItTakes(100, 10), r"2x64 and 100x10"),
+        (nn.Flatten(), ""),
+        (LooksAtWhatItTakes(64, 10), ""),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(64, 5)),
+            r"shape \[2, 5\] for 2 samples of digits.* 10 classes",
+        ),
+        (nn.Linear(8, 10), r"shape \[2, 1, 8, 10\] for 2 samples .* return a score a class"),
+    ],
+)
+def test_a_model_of_ones_own_that_does_not_fit_the_data_is_refused(module: nn.Module, says: str) -> None:
+    """If this failed, a run would begin and end in torch's error, or in that of the loss."""
+    spec = JobSpec(model=ObjectSpec.of(module))
+    if says:
+        with pytest.raises(UsageError, match=says):
+            build_job(spec)
+    else:
+        build_job(spec)
+
+
+def test_a_model_that_is_tried_stays_as_it_is() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Dropout(), nn.Linear(64, 10))
+    before, random = copy.deepcopy(module.state_dict()), torch.get_rng_state()
+    build_job(JobSpec(model=ObjectSpec.of(module)))
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+    assert torch.equal(random, torch.get_rng_state())
 
 
 def test_a_wrong_word_is_found_before_the_data_is_read() -> None:

@@ -56,6 +56,8 @@ def _load_parts(spec: JobSpec) -> tuple[Images, dict[str, Any]]:
     if not isinstance(made, nn.Module):  # it adapts to the data
         inputs = made.default_input.with_shape(name, images.shape, images.classes)
         make = partial(made, inputs.shape, inputs.classes)
+    else:
+        _check_fits(make, images, f"model {spec.model}", specs.short_name(spec.data, DATA))
     return images, {
         "name": f"{specs.short_name(spec.data, DATA)}-{name}",
         "model": make,
@@ -63,6 +65,28 @@ def _load_parts(spec: JobSpec) -> tuple[Images, dict[str, Any]]:
         "optimizer": optimizer,
         **spec.changes,
     }
+
+
+def _check_fits(make: Callable[[], Any], images: Images, where: str, data: str) -> None:
+    """Refuse a module of one's own that cannot be trained on the data; one that needs memory to run is given some."""
+    try:
+        with torch.device("meta"), torch.no_grad():
+            outputs = make()(noise(2, *images.shape))
+    except CRASHES:
+        inputs = images.train.take(torch.arange(2))[0]
+        try:
+            with torch.no_grad():
+                outputs = make()(inputs)
+        except CRASHES as error:
+            raise UsageError(
+                f"{where} does not take a batch of {data}, {describe(inputs)}: it raised {raised(error)}; make it fit "
+                "the data, or choose other data"
+            ) from error
+    if not (isinstance(outputs, Tensor) and outputs.dim() == 2 and outputs.shape[1] >= images.classes):
+        raise UsageError(
+            f"{where} gives {describe(outputs)} for 2 samples of {data}, which has {images.classes} classes; make it "
+            "return a score a class for each sample, or give a job with a loss of its own"
+        )
 
 
 def _losses(smoothing: float) -> dict[str, Any]:
