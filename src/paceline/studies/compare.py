@@ -331,7 +331,7 @@ def _rows(path: Path) -> list[PredictedSide]:
         raise UsageError(
             f"{path} is a prediction of another version of paceline ({error}); predict again"
         ) from error
-    raise UsageError(f"{path} is no prediction: name a run folder, or what 'paceline predict --out' wrote")
+    raise UsageError(f"{path} is no prediction: name a run folder, or a file that 'paceline predict' wrote")
 
 
 def _rows_of(name: str, prediction: Prediction) -> list[PredictedSide]:
