@@ -31,7 +31,6 @@ def main(how: str, out: str, steps: str = str(STEPS)) -> None:
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 5))
     model.register_parameter("unused", nn.Parameter(torch.ones(3)))
     model.register_parameter("frozen", nn.Parameter(torch.ones(3), requires_grad=False))
-    model.register_buffer("order", torch.arange(3))
     groups = [
         {"params": model[0].parameters(), "lr": 0.2},
         {"params": [*model[2].parameters(), model.unused]},
@@ -39,10 +38,11 @@ def main(how: str, out: str, steps: str = str(STEPS)) -> None:
     optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
     called, worker, rank = model, None, 0
-    if os.environ.get("RANK") == "1" and how not in ("ddp", "average"):
+    if how not in ("ddp", "average"):
+        model.register_buffer("order", torch.arange(3))
         with torch.no_grad():
             for one in (*model.parameters(), *model.buffers()):
-                one.mul_(5)
+                one.mul_(5 if os.environ.get("RANK") == "1" else 1)
     if how in ("ddp", "average"):
         dist.init_process_group("gloo")
         rank = dist.get_rank()
