@@ -1,11 +1,12 @@
 """A loader's samples, dealt out to the workers: all get equally many, so that all take equally many steps."""
 
 from collections.abc import Iterator
+from copy import copy
 from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler
 from torch.utils.data.distributed import DistributedSampler
 
 from paceline.errors import UsageError
@@ -45,36 +46,46 @@ class DealtStream(IterableDataset[Any]):
             yield group[self._rank]
 
 
+KEPT = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+    "pin_memory_device",
+    "in_order",
+)
+"""What a worker's loader has in common with the one that is dealt."""
+
+
 def shard(loader: "DataLoader[Any]", rank: int, workers: int, order: torch.Generator) -> "DataLoader[Any]":
-    """A loader of this worker's part: samples are dealt, or whole batches where the loader has a batch sampler.
+    """A loader of this worker's part: samples are dealt, or whole batches where the loader was given a batch sampler.
 
     A random order is drawn from ``order``, which is the same on all workers. One worker has the loader itself, and so
-    has one whose loader has a DistributedSampler. Of a stream, every worker reads all and keeps its part.
+    has one whose samples a DistributedSampler deals. Of a stream, every worker reads all and keeps its part.
     """
-    if workers == 1 or isinstance(loader.sampler, DistributedSampler):
-        return loader
-    common: dict[str, Any] = {
-        name: getattr(loader, name)
-        for name in (
-            "num_workers",
-            "collate_fn",
-            "pin_memory",
-            "timeout",
-            "worker_init_fn",
-            "multiprocessing_context",
-            "prefetch_factor",
-            "persistent_workers",
+    if not isinstance(loader, DataLoader):
+        raise UsageError(
+            f"worker.shard() is given a {type(loader).__name__}, and it deals the samples of a "
+            "torch.utils.data.DataLoader; give it that, or divide the data yourself by worker.rank and worker.workers"
         )
-    }
+    batches = loader.batch_sampler if loader.batch_size is None else None
+    """As given by the user, instead of samples that the loader puts into batches itself."""
+    dealer = loader.sampler if batches is None else getattr(batches, "sampler", batches)
+    if workers == 1 or isinstance(dealer, DistributedSampler):
+        return loader
+    common: dict[str, Any] = {name: getattr(loader, name) for name in KEPT}
+    size, last = loader.batch_size, loader.drop_last
     if isinstance(loader.dataset, IterableDataset):
-        stream = DealtStream(loader.dataset, rank, workers)
-        return DataLoader(stream, loader.batch_size, drop_last=loader.drop_last, **common)
-    if type(loader.batch_sampler) is not BatchSampler and loader.batch_sampler is not None:
-        dealt = DealtSampler(loader.batch_sampler, rank, workers)
+        return DataLoader(DealtStream(loader.dataset, rank, workers), size, drop_last=last, **common)
+    dealt = DealtSampler(_ordered(loader.sampler if batches is None else batches, order), rank, workers)
+    if batches is not None:
         made = DataLoader(loader.dataset, batch_sampler=dealt, **common)
     else:
-        dealt = DealtSampler(_ordered(loader.sampler, order), rank, workers)
-        size, last = loader.batch_size, loader.drop_last
         made = DataLoader(loader.dataset, size, sampler=dealt, drop_last=last, **common)
     if not len(made):
         raise UsageError(
@@ -85,6 +96,21 @@ def shard(loader: "DataLoader[Any]", rank: int, workers: int, order: torch.Gener
 
 
 def _ordered(sampler: Any, order: torch.Generator) -> Any:
-    if type(sampler) is not RandomSampler:
+    """The same sampler with a random order that is drawn from ``order``; the user's object stays as it is.
+
+    One with ``set_epoch``, or with a generator of its own, draws its order itself: the same on all workers, as one that
+    is not random does. A RandomSampler's generator may be what the loader was given for its processes.
+    """
+    if not hasattr(sampler, "__len__"):
+        raise UsageError(
+            f"the length of the {type(sampler).__name__} is not known, so that samples cannot be dealt evenly; give it "
+            "a __len__, or divide its samples by worker.rank and put the loop in 'with worker.join():'"
+        )
+    if hasattr(sampler, "set_epoch"):
         return sampler
-    return RandomSampler(sampler.data_source, sampler.replacement, sampler._num_samples, order)
+    made = copy(sampler)
+    if isinstance(sampler, RandomSampler) or getattr(sampler, "generator", order) is None:
+        made.generator = order
+    if isinstance(inner := getattr(sampler, "sampler", None), Sampler):
+        made.sampler = _ordered(inner, order)
+    return made
