@@ -1,6 +1,7 @@
 """What torch calls while a script trains, in one process: the other worker is made up, or there is none."""
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +212,22 @@ def test_mini_batches_are_told_apart(tensor: Tensor) -> None:
     assert find_equal([other, same]) is None
     nothing = FirstBatch.of(tensor[:0])
     assert find_equal([nothing, nothing, FirstBatch(), FirstBatch()]) is None
+
+
+@pytest.mark.parametrize("form", [torch.contiguous_format, torch.channels_last])
+def test_one_worker_computes_the_bits_of_the_script_alone(form: torch.memory_format, here: None) -> None:
+    """Of a convolution, whose kernel depends on the strides of its weights."""
+    alone = nn.Sequential(nn.Conv2d(8, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 4, 3))
+    alone = alone.to(memory_format=form)
+    model = deepcopy(alone)
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9) for one in (alone, model)]
+    paceline.distribute(model, optimizers[1])
+    for _ in range(3):
+        images = torch.randn(2, 8, 12, 12)
+        outputs = [one(images) for one in (alone, model)]
+        assert outputs[1].stride() == outputs[0].stride()
+        for output, optimizer in zip(outputs, optimizers, strict=True):
+            output.square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert all(map(torch.equal, alone.state_dict().values(), model.state_dict().values()))

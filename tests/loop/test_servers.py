@@ -12,7 +12,8 @@ from command import run_paceline
 from loop.pairs import run_ranks
 from paceline.errors import UsageError
 from paceline.loop.replica import LoopReplica
-from paceline.loop.served import check_groups, describe, group_settings, make_shard
+from paceline.loop.served import ServedModel, check_groups, describe, group_settings, make_shard
+from paceline.records.files import from_document, to_document
 from paceline.runtimes.flat import own_memory
 from paceline.runtimes.served_compression import slice_bounds
 
@@ -114,6 +115,18 @@ def test_slices_of_an_optimizer_do_what_the_whole_one_does() -> None:
         ended.append(torch.cat([shard.params for shard in shards]))
     assert torch.equal(*ended)
     assert ended[0].abs().min() > 0
+
+
+def test_a_server_has_channels_where_the_script_has_them() -> None:
+    """If this failed, an optimizer that looks at rows and columns would take other steps on a server."""
+    model = nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)
+    replica = LoopReplica(model, torch.optim.SGD(model.parameters(), lr=1.0), 0, 1, own_memory)
+    described = describe(replica, "identity", (8,))
+    shard = make_shard(from_document(to_document(described), ServedModel), 0, 1)
+    shard.params.copy_(replica.flat.params)
+    weight, _ = shard._optimizer._optimizer.param_groups[0]["params"]
+    assert torch.equal(weight, model.weight)
+    assert weight.stride() == weight.grad.stride() == model.weight.stride()
 
 
 def test_what_servers_cannot_be_told_is_refused() -> None:

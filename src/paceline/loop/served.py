@@ -21,7 +21,7 @@ from paceline.errors import UsageError, raised
 from paceline.jobs.optimizers import ELEMENTWISE, constructor_settings
 from paceline.loop.replica import LoopReplica
 from paceline.runtimes.compression import layout_of
-from paceline.runtimes.flat import ScheduledOptimizer
+from paceline.runtimes.flat import ScheduledOptimizer, strides_of
 from paceline.runtimes.live.wire.messages import InitialParams, ParamGroups
 from paceline.runtimes.live.worker.server_comm import ServerComm
 from paceline.runtimes.replica import ParameterShard
@@ -42,6 +42,7 @@ class ServedModel:
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
+    strides: tuple[tuple[int, ...], ...]
     dtype: str
     optimizer: str
     """The import path of its class; "__main__:Mine" is in the script itself."""
@@ -65,6 +66,7 @@ def describe(replica: LoopReplica, codec: str, batch_sizes: tuple[int, ...]) -> 
     return ServedModel(
         names=layout.names,
         shapes=layout.shapes,
+        strides=tuple(map(strides_of, replica.flat.parameters)),
         dtype=str(replica.flat.params.dtype).removeprefix("torch."),
         optimizer=_import_path(type(optimizer)),
         defaults=_plain(optimizer, optimizer.defaults),
@@ -150,8 +152,10 @@ def make_shard(model: ServedModel, rank: int, servers: int, script: str = "") ->
             if first < last:
                 whole = (first, last) == bounds[member]
                 shape = layout.shapes[member] if whole else (last - first,)
-                pieces.append(nn.Parameter(params[first - start : last - start].view(shape)))
-                pieces[-1].grad = grad[first - start : last - start].view(shape)
+                strides = model.strides[member] if whole else (1,)
+                own = slice(first - start, last - start)
+                pieces.append(nn.Parameter(params[own].as_strided(shape, strides)))
+                pieces[-1].grad = grad[own].as_strided(shape, strides)
         groups.append({**settings, "params": pieces})
     return ParameterShard(
         layout, params, grad, ScheduledOptimizer(make_optimizer(model, groups, script), grad), _constant

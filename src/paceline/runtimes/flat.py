@@ -29,7 +29,8 @@ def own_memory(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 class Flat:
     """Trainable parameters and their gradients, moved into two flat tensors; the model goes on as before.
 
-    ``offsets`` says where each of the ``parameters`` starts in ``params``; it has one more, the length.
+    ``offsets`` says where each of the ``parameters`` starts in ``params``; it has one more, the length. A parameter
+    whose channels are last in memory keeps them there, and any other one is contiguous.
 
     With ``others``, the parameters of models of the same kind, ``params`` and ``grad`` are matrices with a row for each
     model; they all become equal to the first.
@@ -68,17 +69,28 @@ class Flat:
     def _move(self, parameters: Iterable[nn.Parameter], row: int) -> None:
         params, grad = self.param_rows[row], self.grad_rows[row]
         for parameter, (start, stop) in zip(parameters, pairwise(self.offsets), strict=True):
-            view = params[start:stop].view(parameter.shape)
+            strides = strides_of(parameter)
+            view = params[start:stop].as_strided(parameter.shape, strides)
             view.copy_(parameter)
             parameter.data = view
-            parameter.grad = grad[start:stop].view(parameter.shape)
+            parameter.grad = grad[start:stop].as_strided(parameter.shape, strides)
 
     def stacked(self, rows: Tensor) -> list[Tensor]:
         """What a matrix with a row a model holds of each parameter, all models' in one view."""
         return [
-            rows[:, start:stop].view(len(rows), *parameter.shape)
+            rows[:, start:stop].as_strided(
+                (len(rows), *parameter.shape), (rows.stride(0), *strides_of(parameter))
+            )
             for parameter, (start, stop) in zip(self.parameters, pairwise(self.offsets), strict=True)
         ]
+
+
+def strides_of(parameter: Tensor) -> tuple[int, ...]:
+    """Of its view into a flat vector: convolutions are computed as the strides of their weights say."""
+    for dimensions, form in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        if parameter.dim() == dimensions and parameter.is_contiguous(memory_format=form):
+            return parameter.stride()
+    return torch.empty(parameter.shape, device="meta").stride()
 
 
 class FlatBuffers:
