@@ -15,18 +15,19 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from paceline.errors import UsageError
+from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.strategies.effects import AllReduce, Broadcast, Program, Wait
 
 if TYPE_CHECKING:
-    from paceline.loop.steps import LoopSteps
+    from paceline.loop.hooks import LoopHooks
 
 
 class UnevenLoops:
     """What the workers know of each other inside of ``join()``."""
 
-    def __init__(self, steps: "LoopSteps") -> None:
-        self._steps, workers = steps, steps.comm.workers
-        self.training = [True] * workers
+    def __init__(self, hooks: "LoopHooks", comm: SoloComm) -> None:
+        self._hooks, self._comm = hooks, comm
+        self.training = [True] * comm.workers
         """Of each worker, as of the last exchange."""
 
     def before_reduction(self) -> None:
@@ -35,7 +36,7 @@ class UnevenLoops:
 
     def before_step(self) -> None:
         """This worker is about to take a step; it sends the gradient to those who have ended."""
-        run = self._steps.run
+        run = self._hooks.run
         assert run is not None
         if not run.reduces:
             self._announce(trains=True, step=True)
@@ -45,8 +46,8 @@ class UnevenLoops:
 
     def follow_others(self) -> None:
         """This worker's loop has ended: do as the others do until theirs have."""
-        steps = self._steps
-        replica, run = steps.replica, steps.run
+        hooks = self._hooks
+        replica, run = hooks.replica, hooks.run
         assert run is not None
         kept = [None if one.grad is None else one.grad.clone() for one in replica.flat.parameters]
         while True:
@@ -62,16 +63,16 @@ class UnevenLoops:
                 for one, view in zip(replica.flat.parameters, replica.grads[0], strict=True):
                     one.grad = view if one.requires_grad else None
                 with _numbers_of(replica.users_optimizer, numbers):
-                    steps.take_step()
+                    hooks.take_step()
             else:
-                steps.take_step(compute=False)
+                hooks.take_step(compute=False)
         for one, view, grad in zip(replica.flat.parameters, replica.grads[0], kept, strict=True):
             one.grad = None if grad is None else view.copy_(grad)
         self._check_rates()
 
     def _announce(self, *, trains: bool, step: bool = False) -> bool:
         """Add up who trains; return whether those who do are about to take a step."""
-        run = self._steps.run
+        run = self._hooks.run
         assert run is not None
         workers = len(self.training)
         flags = torch.zeros(workers + 1)
@@ -79,12 +80,12 @@ class UnevenLoops:
         run.heartbeat.enter("exchange")
         run.carry_out(_summed(flags))
         self.training = [one > 0 for one in flags[:workers].tolist()]
-        self._steps.replica.training = max(1, sum(self.training))
+        self._hooks.replica.training = max(1, sum(self.training))
         return flags[workers].item() > 0
 
     def _send_gradient(self) -> Program:
         """The first that trains sends the gradient as its optimizer is given it, and the optimizer's numbers."""
-        replica = self._steps.replica
+        replica = self._hooks.replica
         root = self.training.index(True)
         for one, view in zip(replica.flat.parameters, replica.grads[0], strict=True):
             if one.grad is not None and one.grad is not view:
@@ -95,8 +96,8 @@ class UnevenLoops:
         return numbers.tolist()
 
     def _check_rates(self) -> None:
-        rates = self._steps.comm.exchange(
-            [float(one["lr"]) for one in self._steps.replica.users_optimizer.param_groups]
+        rates = self._comm.exchange(
+            [float(one["lr"]) for one in self._hooks.replica.users_optimizer.param_groups]
         )
         for rank, others in enumerate(rates):
             if others != rates[0]:
