@@ -87,9 +87,8 @@ def work(workers: int, turns: int) -> None:
     watching = paceline.watch(script.model, script.optimizer)
     steps = watching._steps
     script.train(50)
-    periodic = [Timed(steps.recorder, "settle" if workers > 1 else "_write_all")]
-    if steps._sampler:
-        periodic.append(Timed(steps._sampler, "_sample", time.thread_time))
+    recording = Timed(steps.recorder, "record_noted")
+    sampling = Timed(steps._sampler, "_sample", time.thread_time) if steps._sampler else None
     found: dict[bool, list[float]] = {True: [], False: []}
     begun = time.perf_counter()
     for turn in range(2 * turns):
@@ -100,9 +99,8 @@ def work(workers: int, turns: int) -> None:
         if watched:
             steps.end_watching()
     whole = time.perf_counter() - begun
-    seconds = sum(one.seconds for one in periodic)
-    # Records were made in half of the steps only; the system is sampled all the time.
-    share = 2 * seconds / whole
+    # Records are of half of the steps only; the system is sampled all the time.
+    share = (2 * recording.seconds + (sampling.seconds if sampling else 0.0)) / whole
     if workers == 1 or dist.get_rank() == 0:
         print(json.dumps({"plain": found[False], "watched": found[True], "periodic": share}), flush=True)
     watching.stop()

@@ -59,9 +59,7 @@ def test_watching_changes_no_bit_and_records_every_step(watched: str, unwatched:
         kinds = [[span.kind for span in one.spans] for one in read_events(folder.events(rank)) if one.is_step]
         computed = ["data", "forward", "backward"] * 2
         assert all([kind for kind in kinds_ if kind in computed] == computed for kinds_ in kinds)
-        assert all(
-            ("communicate" in kinds_) != plain and kinds_[-2:] == ["apply", "other"] for kinds_ in kinds
-        )
+        assert all(("communicate" in kinds_) != plain and kinds_[-1] == "apply" for kinds_ in kinds)
 
 
 def test_a_slow_rank_is_named_and_a_watched_run_is_compared_with_a_distributed_one(tmp_path: Path) -> None:
@@ -94,7 +92,7 @@ def test_workers_that_a_script_starts_itself_are_one_record(tmp_path: Path) -> N
         steps = [one for one in read_events(folder.events(rank)) if one.is_step]
         for record in steps[1:]:  # in the first one the record begins, when buffers have been sent
             kinds = [span.kind for span in record.spans if span.kind != "wait"]
-            assert kinds == ["data", "communicate", "forward", "backward", "communicate", "apply", "other"]
+            assert kinds == ["data", "communicate", "forward", "backward", "communicate", "apply"]
 
 
 def test_paceline_run_records_a_script_that_distributes_nothing(tmp_path: Path) -> None:
@@ -157,7 +155,7 @@ def test_exchanges_are_split_by_the_shortest_without_waiting(tmp_path: Path) -> 
     recorders[0].exchanged(8, 8)
     recorders[0].close(4)
     begun = time.perf_counter()
-    recorders[0].finish(4, patience=0.05)  # rank 1 is gone
+    recorders[0].finish(patience=0.05)  # rank 1 is gone
     assert time.perf_counter() - begun < 1
     assert ledgers[0].totals().seconds["communicate"] > 0
     for writer in writers:
@@ -177,7 +175,7 @@ def test_a_record_is_written_when_the_store_is_gone(tmp_path: Path, monkeypatch:
             recorder.exchanged(8, 8)
             recorder.count(1)
             recorder.close(step)
-        recorder.finish(2, patience=5.0)
+        recorder.finish(patience=5.0)
     assert [one.step for one in read_events(tmp_path / "events.jsonl") if one.is_step] == [1, 2]
 
 

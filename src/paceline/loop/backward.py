@@ -6,33 +6,20 @@ from typing import Any
 
 import torch
 
-from paceline.loop.phases import in_backward
+Backward = Callable[..., Any]
 
 
-class BackwardCalls:
-    """Calls ``begins`` before and ``ended`` after every ``torch.autograd.backward``, and so every ``loss.backward()``.
+class ReplacedBackward:
+    """Another ``torch.autograd.backward``, which every ``loss.backward()`` calls, until ``remove``.
 
-    Not for one that is called in backward, as checkpointing does. Until ``remove``.
+    ``make`` is given torch's own.
     """
 
-    def __init__(self, begins: Callable[[], None], ended: Callable[[], None]) -> None:
+    def __init__(self, make: Callable[[Backward], Backward]) -> None:
         self._original: Any = torch.autograd.backward
-        self._observed = True
-        original = self._original
-
-        @wraps(original)
-        def backward(*arguments: Any, **named: Any) -> None:
-            observed = self._observed and not in_backward()
-            if observed:
-                begins()
-            original(*arguments, **named)
-            if observed:
-                ended()
-
-        self._ours = torch.autograd.backward = backward
+        self._ours = torch.autograd.backward = wraps(self._original)(make(self._original))
 
     def remove(self) -> None:
-        """Put torch's own back, unless somebody has wrapped this one since."""
-        self._observed = False
+        """Put torch's own back, unless somebody has replaced this one since."""
         if torch.autograd.backward is self._ours:
             torch.autograd.backward = self._original

@@ -60,5 +60,9 @@ def first_tensor(args: Any, kwargs: Any) -> Tensor | None:
 
 def rows_of(args: Any, kwargs: Any) -> int:
     """The samples of a batch: the length of its first tensor; 0 where there is none."""
-    first = first_tensor(args, kwargs)
-    return 0 if first is None else len(first)
+    try:
+        rows: int = args[0].size(0)
+    except (IndexError, AttributeError, TypeError):
+        first = first_tensor(args, kwargs)
+        return 0 if first is None else len(first)
+    return rows

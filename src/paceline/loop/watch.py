@@ -3,23 +3,25 @@
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import nn
+from torch.compiler import is_dynamo_compiling
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from paceline.errors import UsageError, describe, say_on_stderr
-from paceline.loop.backward import BackwardCalls
+from paceline.loop.backward import Backward, ReplacedBackward
 from paceline.loop.ddp import DDPExchanges
-from paceline.loop.phases import LoopPhases, in_backward, rows_of
+from paceline.loop.phases import LoopPhases, rows_of
 from paceline.loop.process import NO_STRATEGY, ScriptProcess
 from paceline.loop.replica import prepare_script
 from paceline.loop.store_comm import StoreComm, meet
-from paceline.loop.watch_recorder import ExchangeLengths, WatchRecorder
+from paceline.loop.watch_recorder import ExchangeLengths, Note, WatchRecorder
 from paceline.records.events import EventWriter
 from paceline.records.folder import RUNS
 from paceline.records.load import SystemSampler
@@ -83,6 +85,8 @@ class WatchedSteps(LoopPhases):
     """The steps of one worker. What goes wrong here ends the watching, and never the script."""
 
     recorder: WatchRecorder
+    note: Callable[[Note], None]
+    moment: Callable[[float], None]
     _records: RunRecords
     _comm: SoloComm
     _sampler: SystemSampler | None = None
@@ -100,12 +104,13 @@ class WatchedSteps(LoopPhases):
         self._averages = self._has_gradient = self._in_step = self._before_model = False
         self._evaluation: RemovableHandle | None = None
         """Tells when the model has been evaluated, from the first call that does not train to one that does."""
-        self._registered: list[RemovableHandle | BackwardCalls] = []
+        self._apart: Callable[..., None] = torch.compiler.disable(self._guarded)  # type: ignore[no-untyped-call]
+        self._registered: list[RemovableHandle | ReplacedBackward] = []
         self.begin_watching(model)
 
     def begin_watching(self, model: nn.Module) -> None:
-        calls = BackwardCalls(self._as_hook(self._backward_begins), self._as_hook(self._backward_ended))
-        self._registered += [*self.register(self._model, self._optimizer), calls]
+        replaced = ReplacedBackward(self._around_backward)
+        self._registered += [*self.register(self._model, self._optimizer), replaced]
         if isinstance(model, DistributedDataParallel):
             self._watch_ddp(model)
 
@@ -113,22 +118,23 @@ class WatchedSteps(LoopPhases):
         """Its forward begins before that of the model: it may make all buffers rank 0's first."""
         self._ddp = DDPExchanges(ddp)
         self._registered.append(
-            ddp.register_forward_pre_hook(self._as_hook(self._ddp_begins), with_kwargs=True)
+            ddp.register_forward_pre_hook(partial(self._apart, self._ddp_begins), with_kwargs=True)
         )
-        accumulated = self._as_hook(self._accumulated)
+        accumulated = partial(self._apart, self._accumulated)
         self._registered += [
             one.register_post_accumulate_grad_hook(accumulated)  # type: ignore[no-untyped-call]
             for one in self._ddp.trained
         ]
 
-    def _as_hook(self, hook: Callable[..., None]) -> Any:
-        def guarded(*arguments: Any) -> None:
-            try:
-                hook(*arguments)
-            except Exception as error:
-                self._give_up(error)
+    def _as_hook(self, hook: Callable[..., Any]) -> Any:
+        """As it is, as every call counts: it leaves compilers alone, and guards what may fail, itself."""
+        return hook
 
-        return super()._as_hook(guarded)
+    def _guarded(self, doing: Callable[..., None], *arguments: Any) -> None:
+        try:
+            doing(*arguments)
+        except Exception as error:
+            self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
         self.end_watching()
@@ -140,35 +146,41 @@ class WatchedSteps(LoopPhases):
     def _ddp_begins(self, ddp: nn.Module, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         if self._me and self._ddp and ddp.training and torch.is_grad_enabled() and self.phase == "data":
             self._before_model = self._ddp.broadcasts_buffers
-            self._begin_forward()
+            self.note("apply" if self._in_step else "data")
+            self.moment(perf_counter())
+            self.phase = "forward"
 
     def _forward_begins(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        if not (model.training and torch.is_grad_enabled()):
+        if is_dynamo_compiling():
+            self._apart(self._forward_begins, model, args, kwargs)
+        elif not (model.training and torch.is_grad_enabled()):
             if self._evaluation is None:
-                self._evaluation = model.register_forward_hook(self._as_hook(self._evaluated))
-            return
-        if in_backward():  # checkpointing repeats a forward
-            return
-        samples = rows_of(args, kwargs)
+                self._evaluation = model.register_forward_hook(partial(self._apart, self._evaluated))
+        elif self.phase != "backward":  # in which checkpointing repeats a forward
+            samples = rows_of(args, kwargs)
+            if self._me is None or self._evaluation or self._ddp:
+                self._guarded(self._prepare_forward, samples)
+            self._samples += samples
+            if self.phase == "data" and self._me:
+                # The optimizer's step may compute gradients itself.
+                self.note("apply" if self._in_step else "data")
+                self.moment(perf_counter())
+                self.phase = "forward"
+
+    def _prepare_forward(self, samples: int) -> None:
+        """What is not done at every step of a model by itself."""
         if self._me is None:
             self._find_ddp()
             self._open(samples)
         if self._evaluation:
             self._evaluation.remove()
             self._evaluation = None
-        self._samples += samples
         if self._ddp:
             self._averages = self._ddp.averages_next
             if self._before_model:
-                self.recorder.exchanged(*self._ddp.buffers)
+                self.note(self._ddp.buffers)
+                self.moment(perf_counter())
                 self._before_model = False
-        self._begin_forward()
-
-    def _begin_forward(self) -> None:
-        if self.phase == "data":
-            # The optimizer's step may compute gradients itself.
-            self.recorder.mark("apply" if self._in_step else "data")
-            self.phase = "forward"
 
     def _find_ddp(self) -> None:
         """The one in whose forward this is, if any."""
@@ -179,16 +191,38 @@ class WatchedSteps(LoopPhases):
     def _evaluated(self, model: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002
         """What was done since the last step was an evaluation, and belongs to none."""
         if self._me and self.phase == "data" and not self._in_step:
-            self.recorder.mark("evaluate")
-            self.recorder.close(self._me.clock)
+            self.note("evaluate")
+            self.moment(perf_counter())
+            self.note(None)
+            self.moment(perf_counter())
 
-    def _backward_begins(self) -> None:
-        """Of a loss, which belongs to forward, or of a second one."""
-        if self.phase == "forward":
-            self.recorder.mark("forward")
-            self.phase = "backward"
-        elif self._has_gradient:
-            self.phase = "backward"
+    def _around_backward(self, original: Backward) -> Backward:
+        """Of a loss, which belongs to forward, or of a second one; checkpointing calls backward in backward."""
+
+        def backward(*arguments: Any, **named: Any) -> None:
+            if is_dynamo_compiling():
+                apart(*arguments, **named)
+                return
+            if self.phase == "forward":
+                self.note("forward")
+                self.moment(perf_counter())
+                self.phase = "backward"
+            elif self.phase == "data" and self._has_gradient:
+                self.phase = "backward"
+            else:
+                original(*arguments, **named)
+                return
+            original(*arguments, **named)
+            self._end_backward()
+
+        apart = torch.compiler.disable(backward)  # type: ignore[no-untyped-call]
+        return backward
+
+    def _end_backward(self) -> None:
+        if self.phase == "backward":
+            self.note("backward")
+            self.moment(perf_counter())
+            self.phase, self._has_gradient = "data", True
 
     def _accumulated(self, parameter: nn.Parameter) -> None:  # noqa: ARG002
         """The first gradient is there. DDP waits for its sums in a callback that is not queued yet."""
@@ -198,39 +232,39 @@ class WatchedSteps(LoopPhases):
 
     def _computed(self) -> None:
         """All gradients are there, and DDP's callback is queued."""
-        self._backward_ended()
+        self._end_backward()
         torch.autograd.Variable._execution_engine.queue_callback(self._averaged)
 
     def _averaged(self) -> None:
         assert self._ddp is not None
-        self.recorder.exchanged(*self._ddp.gradient)
+        self.note(self._ddp.gradient)
+        self.moment(perf_counter())
 
-    def _backward_ended(self) -> None:
-        if self.phase == "backward":
-            self.recorder.mark("backward")
-            self.phase = "data"
-            self._has_gradient = True
-
-    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        if self._me:
+    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if is_dynamo_compiling():
+            self._apart(self._step_begins, optimizer, args, kwargs)
+        elif self._me:
             if not self._has_gradient:
-                self.recorder.mark("data")
+                self.note("data")
+                self.moment(perf_counter())
             self._in_step = True
 
-    def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        me, recorder, samples = self._me, self.recorder, self._samples
-        if me is None:
-            return
-        recorder.mark("apply")
-        self._in_step = self._has_gradient = False
-        self.phase = "data"
-        recorder.count(samples)
-        self._samples = 0
+    def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if is_dynamo_compiling():
+            self._apart(self._step_ends, optimizer, args, kwargs)
+        elif self._me:
+            self._in_step = self._has_gradient = False
+            self.phase = "data"
+            if self.recorder.note_step(self._samples):
+                self._guarded(self.recorder.record_noted)
+            if self._is_launched:
+                self._guarded(self._tell_launcher, self._me, self._samples)
+            self._samples = 0
+
+    def _tell_launcher(self, me: Worker, samples: int) -> None:
         me.clock += 1
-        recorder.close(me.clock)
-        if self._is_launched:
-            self._process.heartbeat.beat(me.clock)
-            self._records.stepped(me.clock, samples * me.workers, float("nan"), recorder.now)
+        self._process.heartbeat.beat(me.clock)
+        self._records.stepped(me.clock, samples * me.workers, float("nan"), self.recorder.now)
 
     def _open(self, samples: int) -> None:
         """All workers are in their first forward: the record begins."""
@@ -268,6 +302,7 @@ class WatchedSteps(LoopPhases):
         # Ranks of a host read the same clock, and their spans count from the same moment.
         begun = self._comm.exchange(perf_counter())[self._records.local[0]]
         self.recorder = WatchRecorder(lengths, events, self._records.ledger, perf_counter() - begun)
+        self.note, self.moment = self.recorder.note, self.recorder.moment
         self._me = me
 
     def _strategy(self) -> str:
@@ -311,8 +346,8 @@ class WatchedSteps(LoopPhases):
             try:
                 if isinstance(self._comm, StoreComm):
                     self._comm.is_over = True
-                self.recorder.finish(me.clock, AFTER_LAST_STEP)
-                me.now = self.recorder.now
+                self.recorder.finish(AFTER_LAST_STEP)
+                me.clock, me.now = self.recorder.steps, self.recorder.now
                 self._writing.close()
                 self._records.finished(ending, Position(progress=me.clock), self._sampler)
             except Exception as error:
@@ -324,7 +359,7 @@ class WatchedSteps(LoopPhases):
         for hook in [*self._registered, *filter(None, [self._evaluation])]:
             hook.remove()
         self._registered.clear()
-        self._evaluation = None
+        self._evaluation, self._has_gradient, self.phase = None, False, "data"
 
 
 def _observer(process: ScriptProcess, settings: Settings) -> Observer:

@@ -1,6 +1,7 @@
 """Records of a worker whose exchanges are its script's own: it compares their lengths with others and never waits."""
 
 import struct
+from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,12 +10,16 @@ from time import perf_counter, sleep
 from torch.distributed.distributed_c10d import Store
 
 from paceline.records.events import EventWriter
-from paceline.records.spans import StepRecord, TimeLedger
+from paceline.records.spans import Span, SpanKind, StepRecord, TimeLedger
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.recorder import SETTLE_AFTER, SETTLE_EVERY, StepRecorder, split_exchanges
 
 MOST_KEPT = 16 * SETTLE_AFTER
 """Exchanges that wait to be compared. With more of them, some worker has long gone its own way."""
+MOST_NOTED = 4096
+"""Moments that are noted before they become records."""
+Note = SpanKind | tuple[int, int] | int | None
+"""What has ended: a phase, an exchange with the bytes sent and received, a step with its samples, or no step."""
 _KEPT_IN_STORE = 16
 """Messages of a worker that stay in the store: rank 0 reads them as they come."""
 
@@ -75,26 +80,59 @@ def _unpack(packed: bytes) -> tuple[float, ...]:
 
 
 class WatchRecorder(StepRecorder):
-    """Without ``lengths`` there are no other workers, or exchanges are not seen."""
+    """Notes moments, and makes records of them about once a second.
+
+    Many at once: the less of ours runs between two steps, the more of the script's stays in the caches. Without
+    ``lengths`` there are no other workers, or exchanges are not seen.
+    """
 
     def __init__(
         self, lengths: ExchangeLengths | None, events: EventWriter, ledger: TimeLedger, begun: float = 0.0
     ) -> None:
         super().__init__(SoloComm(), events, ledger, begun)
         self._lengths, self._minima = lengths, deque[float]()
-        self._written = self._last
-        self._posted = 0
-        """How many of the exchanges that are kept the others have been told of."""
+        self._written = self._noted = self._last
+        self._posted = self.steps = 0
+        """How many of the exchanges that are kept the others have been told of, and how many steps there were."""
+        self._notes: list[Note] = []
+        self._moments = array("d")
+        self.note, self.moment = self._notes.append, self._moments.append
+        """What has ended, and the reading of the clock. Each note has a moment; no frame of ours is on the way."""
 
-    def exchanged(self, sent: int, received: int) -> None:
+    def note_step(self, samples: int) -> bool:
+        """Now ends a step, and its apply; return whether it is time for ``record_noted``."""
+        now = perf_counter()
+        self._notes += ("apply", samples)
+        self.moment(now)
+        self.moment(now)
+        return now - self._noted >= SETTLE_EVERY or len(self._notes) >= MOST_NOTED
+
+    def record_noted(self) -> None:
+        notes, moments = self._notes[:], self._moments[:]
+        self._notes.clear()
+        del self._moments[:]
+        for what, moment in zip(notes, moments, strict=True):
+            if isinstance(what, str):  # as ``mark`` does it, in less time
+                self._record.spans.append(Span(what, self._last - self._origin, moment - self._last))
+                self._last = moment
+            elif isinstance(what, tuple):
+                self.exchanged(*what, moment)
+            else:
+                if what is not None:
+                    self.count(what)
+                    self.steps += 1
+                self.close(self.steps, moment)
+        self._noted = self._last
+
+    def exchanged(self, sent: int, received: int, until: float | None = None) -> None:
         """As a ``StepRecorder`` does; they are compared when their record is closed."""
         if self._lengths:
             self._exchanges.append((self._record, len(self._record.spans)))
-        self.mark("communicate")
+        self.mark("communicate", until)
         self.moved(sent, received)
 
-    def close(self, step: int) -> None:
-        super().close(step)
+    def close(self, step: int, until: float | None = None) -> None:
+        super().close(step, until)
         late = self._last - self._settled >= SETTLE_EVERY
         if self._exchanges and (late or len(self._exchanges) - self._posted >= SETTLE_AFTER):
             self.settle()
@@ -110,20 +148,20 @@ class WatchRecorder(StepRecorder):
                 self._posted = len(self._exchanges)
                 self._write_compared(self._lengths)
 
-    def finish(self, step: int, patience: float) -> None:
+    def finish(self, patience: float) -> None:
         """Write what is left once the others have compared it, or when they have not for ``patience`` seconds."""
-        self.close(step)
+        self.record_noted()
+        self.close(self.steps)
         self.settle()
         deadline = perf_counter() + patience
         while self._exchanges and self._lengths and perf_counter() < deadline:
             sleep(0.002)
             with self._while_store_lasts():
                 self._write_compared(self._lengths, last=True)
-        self.give_up(step)
+        self.give_up(self.steps)
         self._write_all()
 
     def _write_closed(self) -> None:
-        """Many at once: the less of ours runs between two steps, the more of the script's stays in the caches."""
         if self._last - self._written >= SETTLE_EVERY or len(self._closed) >= SETTLE_AFTER:
             self._write_all()
 

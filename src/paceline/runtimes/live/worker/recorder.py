@@ -142,10 +142,12 @@ class StepRecorder:
         self._record.is_step = True
         self._record.warm_up, self._warm = not self._warm, True
 
-    def close(self, step: int) -> None:
+    def close(self, step: int, until: float | None = None) -> None:
+        """What was done since the last mark, to now or to an earlier reading of the clock, is of no kind."""
         if not self._record.spans:
             return
-        self.mark("other")
+        if until != self._last:
+            self.mark("other", until)
         self._record.step = step
         self._closed.append(self._record)
         self._record = StepRecord(step=step, is_step=False)
