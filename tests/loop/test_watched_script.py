@@ -209,6 +209,32 @@ def test_watching_stops_and_starts_again_in_another_record(
     assert not model._forward_pre_hooks
 
 
+def test_backward_is_one_however_often_it_is_called_and_torchs_own_again_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpointing calls the model and backward again inside of backward; an evaluation belongs to no step."""
+    original = torch.autograd.backward
+    model, optimizer = watched_model(monkeypatch, tmp_path)
+    watching = paceline.watch(model, optimizer)
+    for _ in range(3):
+        inputs = torch.ones(4, 2, requires_grad=True)
+        outputs = torch.utils.checkpoint.checkpoint(model, model(inputs).expand(4, 2), use_reentrant=True)
+        outputs.mean().backward(retain_graph=True)
+        outputs.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            model(inputs)
+    replaced = torch.autograd.backward
+    watching.stop()
+    assert torch.autograd.backward is original is not replaced
+    records = list(read_events(the_run(tmp_path).events(0)))
+    kinds = [[span.kind for span in one.spans] for one in records if one.is_step]
+    assert kinds[1:] == [["data", "forward", "backward", "backward", "apply"]] * 2
+    assert [one.samples for one in records if one.is_step] == [4] * 3
+    assert any(span.kind == "evaluate" for one in records if not one.is_step for span in one.spans)
+
+
 def test_a_step_is_predicted_from_the_record_of_a_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
