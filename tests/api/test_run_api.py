@@ -8,9 +8,11 @@ import pytest
 import torch
 from test_predict_api import Baton
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import paceline
 from paceline.cli.main import main
+from paceline.errors import RunFailed
 from paceline.jobs.build import build_job
 from paceline.jobs.spec import JobSpec
 
@@ -22,6 +24,7 @@ import paceline
 from paceline import AllReduce, Apply, Gradient, Job, Strategy, SyncPoint, TensorData
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +82,18 @@ def test_a_simulation_from_python_is_the_command_s(tmp_path, monkeypatch, capsys
     assert document["rows"] == run.to_dict()["rows"]
     assert document["summary"] == run.to_dict()["summary"]
     assert document.keys() == run.to_dict().keys()
+
+
+def test_a_job_that_fails_ends_a_simulation_with_its_cause(tmp_path):
+    """Not with a traceback, as a mistake in the job is the user's."""
+    data = TensorDataset(torch.ones(8, 3), torch.zeros(8, dtype=torch.long))
+    job = paceline.Job(
+        train=data, model=lambda: nn.Linear(4, 2), loss=nn.functional.cross_entropy, optimizer=torch.optim.SGD
+    )
+    with pytest.raises(
+        RunFailed, match=r"worker 0 failed at step 1: RuntimeError: mat1 and mat2 .*8x3 and 4x2"
+    ):
+        paceline.simulate(job=job, cluster=CLUSTER, batch_size=8, iterations=1, runs=tmp_path)
 
 
 def test_objects_of_one_s_own_are_simulated_as_they_are(mine, tmp_path):

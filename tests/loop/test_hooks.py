@@ -231,3 +231,24 @@ def test_one_worker_computes_the_bits_of_the_script_alone(form: torch.memory_for
             optimizer.step()
             optimizer.zero_grad()
     assert all(map(torch.equal, alone.state_dict().values(), model.state_dict().values()))
+
+
+@pytest.mark.usefixtures("here")
+def test_a_backward_that_fails_may_be_tried_again() -> None:
+    """As where a mini-batch does not fit the memory, and half of it does."""
+
+    def fail(_: Tensor) -> None:
+        raise MemoryError("too large")
+
+    model = nn.Linear(4, 1)
+    optimizer = sgd(model)
+    paceline.distribute(model, optimizer)
+    before = model.weight.clone()
+    outputs = model(torch.ones(8, 4))
+    outputs.register_hook(fail)
+    with pytest.raises(MemoryError):
+        outputs.sum().backward()
+    optimizer.zero_grad()
+    model(torch.ones(4, 4)).sum().backward()
+    optimizer.step()
+    assert torch.allclose(model.weight, before - 0.1 * 4)

@@ -137,6 +137,7 @@ class LoopHooks(LoopPhases):
         return None if len(self.replica.learners) == 1 else self._blocks.cut(args, kwargs)
 
     def _take_batch(self, args: Any, kwargs: Any) -> None:
+        self._in_backward = False  # one that an exception has ended, which the script has caught
         self.take_skipped()
         if self.run is None:
             self._open_run(FirstBatch.of(first_tensor(args, kwargs)))

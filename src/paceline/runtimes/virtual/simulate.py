@@ -5,7 +5,7 @@ from functools import partial
 from math import inf, nan
 from typing import Any
 
-from paceline.errors import RunFailed
+from paceline.errors import RunFailed, UsageError, raised
 from paceline.jobs.sharding import scoring_batches
 from paceline.records.servers import Updated
 from paceline.records.summary import Summary
@@ -243,8 +243,13 @@ class VirtualEngine:
         if node.replica is not None:
             # Scaled so that all workers' add up to the mean over their samples.
             share = 1.0 if reduce is None else samples / self._shards.total(clock)
-            with node.replica.randomness():
-                loss = node.replica.gradient(clock, share, batch=effect.batch)
+            try:
+                with node.replica.randomness():
+                    loss = node.replica.gradient(clock, share, batch=effect.batch)
+            except (RunFailed, UsageError):
+                raise
+            except Exception as error:  # of the job's own code
+                raise RunFailed(f"worker {rank} failed at step {clock + 1}: {raised(error)}") from error
             if rank == 0 and samples:
                 self._loss = loss
         if reduce is None:

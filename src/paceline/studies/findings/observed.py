@@ -5,7 +5,7 @@ from functools import cached_property
 from statistics import fmean, median
 
 from paceline.records.events import sample_events
-from paceline.records.spans import StepBreakdown, StepRecord, Totals
+from paceline.records.spans import StepBreakdown, StepRecord, Totals, mean_typical_step, sent_a_step
 from paceline.strategies import build_strategy, is_watched
 from paceline.studies.recorded import RecordedRun
 
@@ -39,8 +39,7 @@ class ObservedSteps:
 
     @cached_property
     def mean(self) -> StepBreakdown:
-        steps = [one.typical for one in self.workers.values()]
-        return sum(steps, StepBreakdown()) * (1 / len(steps))
+        return mean_typical_step(self.workers.values())
 
     @cached_property
     def slowest(self) -> int:
@@ -83,9 +82,7 @@ class ObservedSteps:
     @cached_property
     def sent(self) -> float:
         """Bytes a worker sends in a step."""
-        return sum(one.step_sent for one in self.workers.values()) / sum(
-            one.steps for one in self.workers.values()
-        )
+        return sent_a_step(self.workers.values())
 
     @cached_property
     def transfer(self) -> float:
