@@ -88,12 +88,16 @@ def test_a_job_that_fails_ends_a_simulation_with_its_cause(tmp_path):
     """Not with a traceback, as a mistake in the job is the user's."""
     data = TensorDataset(torch.ones(8, 3), torch.zeros(8, dtype=torch.long))
     job = paceline.Job(
-        train=data, model=lambda: nn.Linear(4, 2), loss=nn.functional.cross_entropy, optimizer=torch.optim.SGD
+        name="bad",
+        train=data,
+        model=lambda: nn.Linear(4, 2),
+        loss=nn.functional.cross_entropy,
+        optimizer=torch.optim.SGD,
     )
     with pytest.raises(
-        RunFailed, match=r"worker 0 failed at step 1: RuntimeError: mat1 and mat2 .*8x3 and 4x2"
+        RunFailed, match=r"worker 0 failed at step 1: RuntimeError: mat1 and mat2 .*4x3 and 4x2"
     ):
-        paceline.simulate(job=job, cluster=CLUSTER, batch_size=8, iterations=1, runs=tmp_path)
+        paceline.simulate(job=lambda: job, cluster=CLUSTER, batch_size=4, iterations=1, runs=tmp_path)
 
 
 def test_objects_of_one_s_own_are_simulated_as_they_are(mine, tmp_path):
