@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from itertools import cycle, islice
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -80,6 +81,12 @@ def main(how: str, out: str, steps: str = str(STEPS)) -> None:
     if dist.is_initialized() and worker is None:
         dist.barrier()
         dist.destroy_process_group()
+        left = Path(f"{out}.left")  # rank 0 has the store, and leaves last
+        if rank:
+            left.touch()
+        for _ in range(1000):
+            if not left.exists():
+                time.sleep(0.01)
 
 
 if __name__ == "__main__":
