@@ -1,5 +1,6 @@
 """What torch calls while a script trains, in one process: the other worker is made up, or there is none."""
 
+import math
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -18,6 +19,7 @@ from paceline.loop.steps import LoopSteps
 from paceline.runtimes.flat import flat_buffers
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.worker.comm import SoloComm
+from paceline.runtimes.live.worker.records import RunRecords
 
 
 class WithZeros(SoloComm):
@@ -231,6 +233,20 @@ def test_one_worker_computes_the_bits_of_the_script_alone(form: torch.memory_for
             optimizer.step()
             optimizer.zero_grad()
     assert all(map(torch.equal, alone.state_dict().values(), model.state_dict().values()))
+
+
+@pytest.mark.usefixtures("here")
+def test_the_loss_of_a_script_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 would look as if it had learned everything."""
+    told: list[float] = []
+    monkeypatch.setattr(RunRecords, "stepped", lambda _, progress, samples, loss, seconds: told.append(loss))
+    model = nn.Linear(4, 1)
+    optimizer = sgd(model)
+    paceline.distribute(model, optimizer)
+    model(torch.ones(8, 4)).sum().backward()
+    optimizer.step()
+    assert len(told) == 1
+    assert math.isnan(told[0])
 
 
 @pytest.mark.usefixtures("here")

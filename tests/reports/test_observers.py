@@ -227,6 +227,9 @@ def test_the_header_tells_batches_where_they_differ_and_where_a_run_goes_on():
         "digits, cnn (20,522 parameters), 2 workers with batches 48,16, all-reduce over gloo",
         "resumed at step 40 of 90",
     ]
+    assert header(replace(RUN, first_step=40, last_step=0, folder=None))[-1] == "resumed at step 40", (
+        "a script"
+    )
     assert (
         "10 workers with batches 1,2,3,4,5,6,7,...,10,"
         in header(replace(RUN, batch_sizes=tuple(range(1, 11))))[0]

@@ -300,7 +300,8 @@ def header(run: Started) -> list[str]:
         each = " each" if len(run.batch_sizes) > 1 else ""
         lines.append(f"{counted(run.threads, 'thread')}{each} of {counted(run.cores, 'core')}")
     if run.first_step:
-        lines.append(f"resumed at step {run.first_step:,} of {run.last_step:,}")
+        whole = f" of {run.last_step:,}" if run.last_step else ""  # a script ends when it does
+        lines.append(f"resumed at step {run.first_step:,}{whole}")
     if run.folder:
         lines.append(f"recorded in {run.folder}")
     return lines

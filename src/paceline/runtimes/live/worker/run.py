@@ -80,7 +80,7 @@ class WorkerRun(StepHooks):
         self._overlap: Overlap | None = None
         self._share, self._measured = 1.0, False
         self._reducing: effects.Gradient = effects.Gradient()
-        self._loss, self._seen = 0.0, 0
+        self._loss, self._seen = float("nan"), 0
         self._started = 0.0
         """What the host's clock read when its ranks began; 0 where workers do not start together."""
         self._profiler: StepProfiler | None = None
