@@ -119,6 +119,7 @@ MISTAKES = {
     "train --backend glo": "unknown backend 'glo'; did you mean 'gloo'?",
     "train --backend ''": "unknown backend ''; choose one of: gloo, nccl, shm",
     "train --resume nowhere": "nowhere",
+    "train --runs /proc/x": "nothing can be written to /proc/x (No such file or directory); choose another place",
     "train --wrokers 2": "--workers",
     "train --epochs 1.5": "'1.5' is not a whole number",
     "train --epochs": "--epochs needs a value (see 'paceline train --help')",

@@ -94,6 +94,10 @@ def check_unmeasured_is_told(path, capsys):
         ("device --seconds nan", "out of range"),
         ("device --threads 0", "threads=0 does not fit this machine"),
         ("device --out nowhere/here.json", "is a folder, or lies in none"),
+        (
+            "machine --out /proc/x.json",
+            "/proc/x.json cannot be written (No such file or directory): name another",
+        ),
         ("record runs/none", "runs/none"),
         ("record runs/none --profile none.json", "none.json"),
         ("links --workers 1", "paceline-profile.json"),

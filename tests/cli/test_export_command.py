@@ -37,6 +37,10 @@ def test_the_latest_run_is_found(run, tmp_path, capsys):
         (["nowhere", "--to", "csv"], "nowhere is not the folder of a run: there is no such folder"),
         (["{run}", "--to", "xml"], "xml"),
         (["{run}", "--to", "csv", "--out", "{run}/config.json"], "give --out another folder"),
+        (
+            ["{run}", "--to", "csv", "--out", "/proc/x"],
+            "cannot write to /proc/x: No such file or directory; give",
+        ),
         (["latest", "--runs", "{run}", "--to", "csv"], "holds no run of 'paceline train'"),
     ],
 )

@@ -11,6 +11,7 @@ from paceline.records.files import DamagedFile, read_json, write_json
 from paceline.records.folder import (
     RunFolder,
     check_folder_name,
+    check_parent,
     create,
     create_new,
     environment,
@@ -112,3 +113,15 @@ def test_the_environment_tells_the_machine_and_no_secret(monkeypatch):
     assert env["memory_bytes"] > 2**20
     assert env["torch"].startswith("2.")
     assert "hunter2" not in json.dumps(env)
+
+
+@pytest.mark.parametrize("place", ["/proc/x", "/proc/x/y", "n" * 300])
+def test_a_place_where_no_folder_can_be_made_is_refused_before_anything_runs(tmp_path, place):
+    """Permissions say that root may write anywhere, so that this would be an OSError after minutes."""
+    with pytest.raises(UsageError, match=r"nothing can be written to .* \(.*\); choose another place"):
+        check_parent(tmp_path / place)
+
+
+def test_a_place_where_a_folder_can_be_made_stays_as_it_was(tmp_path):
+    check_parent(tmp_path / "a" / "b")
+    assert not list(tmp_path.iterdir())

@@ -39,7 +39,7 @@ def export(
                 "another folder, or remove it"
             )
         lines = _write(folder, to, target)
-    except (PermissionError, NotADirectoryError, FileExistsError) as error:
+    except OSError as error:
         raise UsageError(f"cannot write to {target}: {error.strerror}; give --out another folder") from error
     sys.stdout.write("\n".join(lines) + "\n")
 

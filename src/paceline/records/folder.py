@@ -10,6 +10,7 @@ import shlex
 import shutil
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -184,10 +185,22 @@ def create_new(parent: Path, name: str, fill: Fill) -> RunFolder:
 
 
 def check_parent(parent: Path) -> None:
-    there = next(path for path in (parent.absolute(), *parent.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        wrong = "cannot be written to" if there.is_dir() else "is not a folder"
-        raise UsageError(f"runs cannot be kept in {parent}: {there} {wrong}; choose another place")
+    """Refuse a place where no folder can be made: permissions tell too little of /proc, or of a full disk."""
+    try:
+        there = next(path for path in (parent.absolute(), *parent.absolute().parents) if path.exists())
+        if there.is_dir():
+            try_writing(there)
+    except OSError as error:
+        raise UsageError(
+            f"nothing can be written to {parent} ({error.strerror}); choose another place"
+        ) from error
+    if not there.is_dir():
+        raise UsageError(f"nothing can be written to {parent}: {there} is not a folder; choose another place")
+
+
+def try_writing(folder: Path) -> None:
+    """Make something in a folder and remove it; raise OSError where that cannot be done."""
+    Path(tempfile.mkdtemp(prefix=".", suffix=".tmp", dir=folder)).rmdir()
 
 
 def check_writable(folder: RunFolder) -> None:

@@ -14,7 +14,7 @@ import torch
 from paceline.clusters.profile import DEFAULT_PATH, DISTURBED, Profile
 from paceline.costs.fitted import FittedDevice
 from paceline.errors import RunFailed, UsageError
-from paceline.records.folder import environment
+from paceline.records.folder import environment, try_writing
 from paceline.records.load import LoadMeter, disturbance, usable_cores
 from paceline.runtimes.threads import VARIABLE, usual_threads
 from paceline.studies.calibrate.device_fit import DeviceFit, fit_device
@@ -181,6 +181,10 @@ def check_threads(threads: int | None) -> int:
 def check_out(out: Path) -> None:
     if out.is_dir() or not out.parent.is_dir():
         raise UsageError(f"{out} is a folder, or lies in none; give a file, for example {DEFAULT_PATH}")
+    try:
+        try_writing(out.parent)
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written ({error.strerror}): name another file") from error
 
 
 def make_profile(device: FittedDevice, threads: int, name: str | None) -> Profile:
