@@ -88,6 +88,22 @@ def test_the_prediction_is_written_and_said_before_the_first_step(tmp_path, begi
     assert kept.row.breakdown.data > 0
 
 
+@pytest.mark.parametrize(
+    ("loaders", "words"), [(1, "divided among 1 loader process"), (2, "divided among 2 loader processes")]
+)
+def test_loader_processes_hide_of_the_data_what_the_rest_of_the_step_takes(
+    job, begin, monkeypatch, loaders, words
+):
+    sample = 1e-3
+    monkeypatch.setattr("paceline.studies.predict.predicted_run._loading", lambda *_: sample)
+    row = begin(subject=replace(job, loader_workers=loaders)).forecast
+    assert row.basis.compute.endswith(f"data by a few mini-batches, {words}")
+    assert row.row.breakdown.data > 0
+    # 32 samples of 1 ms each, and the contention of two workers: the step takes as long as the loaders do.
+    assert row.row.step == pytest.approx(1.2 * 32 * sample / loaders, rel=0.05)
+    assert begin(subject=replace(job, loader_workers=1024)).forecast.row.breakdown.data == 0
+
+
 def test_no_random_number_of_the_run_is_used_up(begin):
     """If this failed, a run would end elsewhere with a profile than without one."""
     torch.manual_seed(3)

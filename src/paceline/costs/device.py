@@ -49,6 +49,14 @@ def accumulated(cost: StepCost, times: int) -> StepCost:
     )
 
 
+def exposed_loading(load: float, loaders: int, rest: float) -> float:
+    """Seconds of a step that wait for its data, which take ``load`` to be loaded.
+
+    Loader processes load batches side by side, behind the ``rest`` of the step; without any the step loads its own.
+    """
+    return max(0.0, load / loaders - rest) if loaders else load
+
+
 def step_cost(trace: Trace, device: DeviceModel) -> StepCost:
     device = device.within(trace)
     done = list(accumulate(map(device.seconds, trace.backward), initial=0.0))

@@ -7,6 +7,7 @@ from typing import Any
 
 from paceline.codecs import build_codec
 from paceline.costs.coding import CodecCosts, MemoryRate
+from paceline.costs.device import exposed_loading
 from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown
 from paceline.runtimes.prepare import check_settings
@@ -231,7 +232,7 @@ def for_data(rebuilt: RebuiltRun | None) -> tuple[Remedy, ...]:
     most = max(1, LOADERS_A_CORE * cores * max(1, len(loads)) // len(seen.workers))
     usable = [one for one in LOADERS if one <= most]
     many = next((one for one in usable if data / one <= rest), usable[-1])
-    saved = data - max(0.0, data / many - rest)
+    saved = data - exposed_loading(data, many, rest)
     loaded = replace(cost, step=replace(cost.step, data=cost.step.data - saved))
     return worth(rebuilt, {(("loader_workers", str(many)),): replace(rebuilt.setup, cost=loaded)})
 

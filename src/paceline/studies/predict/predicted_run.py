@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from paceline.clusters.profile import INSIDE, Profile, read_profile
+from paceline.costs.device import exposed_loading
 from paceline.errors import UsageError
 from paceline.jobs.job import Job
 from paceline.records.folder import environment
@@ -20,7 +21,7 @@ from paceline.runtimes.settings import Settings
 from paceline.strategies import build_strategy
 from paceline.studies.predict import basis_of
 from paceline.studies.predict.deployment import MEASURED
-from paceline.studies.predict.model import find_model
+from paceline.studies.predict.model import PacelineModel, find_model
 from paceline.studies.predict.prediction import Basis, PredictionRow
 from paceline.studies.predict.request import PredictRequest
 
@@ -40,16 +41,30 @@ def predict_run(config: Config, job: Job, path: Path, transport: str) -> tuple[P
     request = _request(config, profile, path, transport)
     with undisturbed(AllStreams()):
         model = find_model(request, subject=job)
-        model = replace(model, compute=replace(model.compute, data=_loading(job, config.settings)))
+        model = _with_data(model, _loading(job, config.settings), job.loader_workers)
         model.check()
         row, basis = model.row(model.strategies[0], config.settings.workers), basis_of(model)
-    return row, replace(basis, compute=f"{basis.compute}; data by a few mini-batches")
+    return row, replace(basis, compute=f"{basis.compute}; {_data_words(job.loader_workers)}")
+
+
+def _data_words(loaders: int) -> str:
+    divided = f", divided among {loaders} loader process{'es' * (loaders > 1)}" if loaders else ""
+    return f"data by a few mini-batches{divided}"
+
+
+def _with_data(model: PacelineModel, seconds: float, loaders: int) -> PacelineModel:
+    """The model whose steps wait for their data, of which one process loads a sample in so many seconds."""
+    alone = replace(model, compute=replace(model.compute, data=seconds))
+    step = alone.step(alone.setup(model.strategies[0], model.workers[0]))
+    load = step.breakdown.data
+    if not load:
+        return alone
+    waits = exposed_loading(load, loaders, step.seconds - load)
+    return replace(model, compute=replace(model.compute, data=seconds * waits / load))
 
 
 def _loading(job: Job, settings: Settings) -> float:
-    """Seconds to load one sample, by a few mini-batches; none where other processes load them ahead of time."""
-    if job.loader_workers:
-        return 0.0
+    """Seconds in which one process loads one sample, by a few mini-batches."""
     size, generator = settings.batch_sizes[0], torch.Generator().manual_seed(settings.seed)
     drawn = (torch.randint(len(job.train), (size,), generator=generator).tolist() for _ in range(BATCHES))
     begun = last = perf_counter()
