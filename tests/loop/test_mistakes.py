@@ -97,6 +97,43 @@ def test_a_step_without_a_gradient_is_refused(alone: None) -> None:
         optimizer.step(lambda: 0.0)
 
 
+@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd:period=2"])
+def test_an_optimizer_made_after_distribute_is_refused(strategy: str, alone: None) -> None:
+    """If this failed, the model would be trained by it alone, and nothing sent, without a word."""
+    model, optimizer = model_and_optimizer()
+    worker = paceline.distribute(model, optimizer, strategy=strategy)
+    other = torch.optim.Adam(model.parameters(), lr=0.1)
+    says = r"class Adam, has changed the parameters, and step\(\) of the SGD given to distribute\(\) was not called"
+    step(model, other)
+    with pytest.raises(UsageError, match=says):
+        model(torch.randn(4, 4))
+    with pytest.raises(UsageError, match=says):
+        worker.close()
+
+
+class Wrapper(torch.optim.Optimizer):
+    """Steps another optimizer, or skips its step, and has its parameters."""
+
+    def __init__(self, wrapped: torch.optim.Optimizer) -> None:
+        super().__init__(wrapped.param_groups, {})
+        self.wrapped, self.skips = wrapped, False
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        if not self.skips:
+            self.wrapped.step()
+
+
+def test_a_wrapper_of_the_optimizer_is_not_another_one(alone: None) -> None:
+    """If this failed, a script that skips a step, or that trains a second model beside, would be refused."""
+    model, optimizer = model_and_optimizer()
+    worker = paceline.distribute(model, optimizer)
+    wrapper, second = Wrapper(optimizer), model_and_optimizer()
+    for wrapper.skips in (False, True, False):
+        step(model, wrapper)
+        step(*second)
+    worker.close()
+
+
 def test_gradients_that_the_model_was_not_called_for_are_refused(alone: None) -> None:
     model, optimizer = model_and_optimizer()
     paceline.distribute(model, optimizer)

@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from paceline.errors import RunFailed, UsageError
 from paceline.loop.first_batch import FirstBatch
 from paceline.loop.learners import RowBlocks
+from paceline.loop.other_optimizer import OtherOptimizer
 from paceline.loop.phases import LoopPhases, first_tensor, in_backward, rows_of
 from paceline.loop.replica import LoopReplica, LoopRun
 from paceline.loop.served import ServedOptimizer
@@ -52,7 +53,8 @@ class LoopHooks(LoopPhases):
         self._in_backward = self._filled = self._complete = self._following = False
         self._versions: list[int] = []
         """How often the gradients had been written to when they were complete."""
-        self._registered = self.register(replica.model, replica.users_optimizer)
+        self._other = OtherOptimizer(replica)
+        self._registered = [*self.register(replica.model, replica.users_optimizer), *self._other.register()]
 
     def register(self, model: nn.Module, optimizer: Optimizer) -> list[RemovableHandle]:
         accumulated = [
@@ -164,7 +166,10 @@ class LoopHooks(LoopPhases):
         servers, which count no steps. Workers that train apart count it as a step, in which the optimizer does nothing.
         """
         run = self.run
-        if not (self._complete and run) or run.reduces or self._served:
+        if not (self._complete and run):
+            return
+        self._other.check()
+        if run.reduces or self._served:
             return
         if self.replica.is_zeroed(self._versions):
             run.end("data")
@@ -239,6 +244,7 @@ class LoopHooks(LoopPhases):
         run.arm()
         run.heartbeat.enter("starting")
         self._complete, self._versions = True, self.replica.versions
+        self._other.forget()
 
     def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._following:
