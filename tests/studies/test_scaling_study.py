@@ -157,6 +157,24 @@ def test_the_golden_sweep_adds_up():
     assert 0 < two.bandwidth < two.link
 
 
+def test_an_even_number_of_repeats_adds_up_too(tmp_path):
+    """Else a rate between two repeats would stand beside the step of one of them, and a part of Tn - T1/n be left."""
+    golden, own = SweepFolder(GOLDEN), SweepFolder(tmp_path / "own")
+    sweep = golden.read()
+    own.open(sweep)
+    for run, one in golden.done(sweep, sweep.runs).items():
+        if run.repeat <= 2:
+            slower = 1.0 if run.repeat == 1 else 1.0 + 0.2 * run.cell.workers
+            own.keep(sweep, replace(one, rate=one.rate / slower, step=one.step * slower))
+    rows = summarize_sweep(sweep, own).rows
+    assert [row.repeats for row in rows] == [2] * 4
+    for row in rows:
+        assert row.epoch == pytest.approx(sweep.samples / row.rate.median)
+        assert row.step.total == pytest.approx(row.cell.workers * row.cell.batch / row.rate.median, rel=0.01)
+        gap = row.by_difference.communicate - row.by_spans.communicate
+        assert row.difference.total == pytest.approx(gap, abs=0.01 * row.epoch)
+
+
 @pytest.mark.parametrize(("kind", "told"), [("batch", "one batch"), ("processes", "one process")])
 def test_of_a_single_cell_nothing_is_said_that_takes_two(kind, told):
     measured = read_sweep(GOLDEN)

@@ -74,7 +74,7 @@ class SweepRow:
     seconds: Spread
     """A step."""
     rate: Spread
-    """Samples a second, of all workers and processes."""
+    """Samples a second, of all workers and processes; in the middle, that of the repeat whose step this is."""
     epoch: float
     """Seconds an epoch, without evaluations and checkpoints."""
     speed_ups: Spread
@@ -227,12 +227,12 @@ def _row(
     plan: CellPlan | None,
 ) -> SweepRow:
     """``bases`` are what it is compared with, ``alone`` one worker with the batch that each of this cell has."""
-    usual, base, rate = middle(results), middle(bases), Spread.of([one.rate for one in results])
+    usual, base = middle(results), middle(bases)
     ratios = _ratios(results, bases)
     step, like = usual.step, base.cell.cell
     many = cell.workers * cell.processes / (like.workers * like.processes)
     steps = sweep.samples / (usual.samples * cell.workers)
-    epoch = sweep.samples / rate.median
+    epoch = sweep.samples / usual.rate
     ideal = sweep.samples / base.rate / many
     transfer = usual.transfer
     return SweepRow(
@@ -240,7 +240,7 @@ def _row(
         repeats=len(results),
         step=step,
         seconds=Spread.of([one.step.total for one in results]),
-        rate=rate,
+        rate=replace(Spread.of([one.rate for one in results]), median=usual.rate),
         epoch=epoch,
         speed_ups=ratios,
         efficiency=ratios.median / many,
