@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paceline.commands import process
-from paceline.errors import RunFailed
+from paceline.errors import RunFailed, UsageError
 
 KILLED = "import os; os.kill(os.getpid(), {signum})"
 SAVES_LONG = """
@@ -65,3 +65,16 @@ def test_every_ctrl_c_is_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.chdir(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         run(SAVES_LONG, monkeypatch, read=ask)
+
+
+@pytest.mark.parametrize(
+    ("command", "function"),
+    [("train", "train"), ("bench scaling", "bench_scaling"), ("calibrate device", "calibrate")],
+)
+def test_the_help_of_a_command_is_that_of_its_function(
+    command: str, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = f"paceline: no --epoch (see 'paceline {command} --help')"
+    text = f"import sys; print({said!r}, file=sys.stderr); sys.exit(2)"
+    with pytest.raises(UsageError, match=rf"^no epoch \(see help\(paceline\.{function}\)\)$"):
+        run(text, monkeypatch)

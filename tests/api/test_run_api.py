@@ -15,6 +15,7 @@ from paceline.cli.main import main
 from paceline.errors import RunFailed
 from paceline.jobs.build import build_job
 from paceline.jobs.spec import JobSpec
+from paceline.records.folder import RunFolder
 
 CLUSTER = "hosts=2,bandwidth=1 Gbit/s,latency=50 us,forward=1 ms,backward=2 ms"
 SHORT = {"iterations": 6, "batch_size": 16, "model": "mlp", "checkpoint_every": "never"}
@@ -159,6 +160,9 @@ def test_a_scenario_is_answered():
         ({"target_accuracy": 2.0}, "a target_accuracy of 2.0 must lie between 0 and 1"),
         ({"strategy": "local"}, "unknown strategy 'local'"),
         ({"workers": 0, "cluster": None}, "workers=0 is too small"),
+        ({"epoch": 1}, "unknown option 'epoch'; did you mean 'epochs'? (see help(paceline.simulate))"),
+        ({"worker": 1}, "unknown option 'worker'; did you mean 'workers'?"),
+        ({"times": 3, "cluster": None}, "times is of type int: give a run folder"),
     ],
 )
 def test_mistakes_name_the_argument(asked, says, tmp_path):
@@ -202,6 +206,25 @@ def test_mistakes_are_found_before_a_process_is_started(mine):
     with pytest.raises(paceline.UsageError, match=r"batch_size='1,2,3' gives 3 sizes") as caught:
         paceline.train(batch_size="1,2,3", show=False)
     assert "--" not in str(caught.value)
+    with pytest.raises(
+        paceline.UsageError, match=r"did you mean 'batch_size'\? \(see help\(paceline.train\)"
+    ):
+        paceline.train(batchsize=7, show=False)
+
+
+@pytest.mark.parametrize("name", ["folder", "latest", "loaded"])
+def test_times_are_those_of_a_folder_the_latest_run_or_a_loaded_one(name, tmp_path, monkeypatch):
+    """If this failed, a run that can be compared and reported could not be predicted or simulated from."""
+    monkeypatch.chdir(tmp_path)
+    run = paceline.simulate(cluster=CLUSTER.replace("hosts=2", "hosts=1"), gradients=False, **SHORT)
+    folder = run.value.folder.path
+    monkeypatch.setattr("paceline.records.folder.latest_run", lambda _: RunFolder(folder))
+    times = {"folder": str(folder), "latest": "latest", "loaded": run}[name]
+    again = paceline.simulate(times=times, workers=2, gradients=False, **SHORT)
+    assert again.value.summary.totals[0].typical.forward == pytest.approx(1e-3)
+    assert paceline.predict(times=times, workers=1).rows[0]["step"] > 1e-3
+    if name == "latest":
+        assert main(["simulate", "--times", "latest", "--no-gradients", "--model", "mlp", "-i", "3"]) == 0
 
 
 def test_a_plan_is_the_command_s(capsys):

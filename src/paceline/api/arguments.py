@@ -4,6 +4,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, ParamSpec, TypeVar, Unpack, get_args, get_origin
 
 from paceline import jobs
@@ -29,20 +30,25 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 def naming_arguments(function: Callable[Taken, Given]) -> Callable[Taken, Given]:
     """Let the mistakes that a function raises name its arguments as Python writes them: ``batch_size``.
 
-    What lies below speaks of "batch size". The sentence as it was is kept for the command line.
+    What lies below speaks of "batch size". The sentence as it was is kept for the command line. A name that is none of
+    those that ``**settings`` takes is refused.
     """
-    names = [
+    parameters = inspect.signature(function).parameters.values()
+    known = [
         name
-        for parameter in inspect.signature(function).parameters.values()
+        for parameter in parameters
         for name in getattr(_unpacked(parameter.annotation), "__annotations__", {parameter.name: None})
-        if "_" in name
     ]
+    names = [name for name in known if "_" in name]
+    takes_settings = any(_unpacked(parameter.annotation) for parameter in parameters)
     words = re.compile(
         "|".join(rf"\b{name.replace('_', ' ')}\b" for name in sorted(names, key=len, reverse=True))
     )
 
     @functools.wraps(function)
     def called(*args: Taken.args, **kwargs: Taken.kwargs) -> Given:
+        if takes_settings:
+            _check_names(function.__name__, kwargs, known)
         try:
             return function(*args, **kwargs)
         except ArgumentError:
@@ -54,6 +60,14 @@ def naming_arguments(function: Callable[Taken, Given]) -> Callable[Taken, Given]
             raise NamedMistake(said, mistake) from mistake.__cause__
 
     return called
+
+
+def _check_names(function: str, given: Iterable[str], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            guess = f"; did you mean {near[0]!r}?" if near else ""
+            raise UsageError(f"unknown option {name!r}{guess} (see help(paceline.{function}))")
 
 
 def _unpacked(annotation: Any) -> Any:

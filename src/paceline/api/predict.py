@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.api.arguments import bytes_text, counts_of, naming_arguments, rate_text, specs_of
 from paceline.api.result import StudyResult, flat
+from paceline.api.runs import path_of_times
 from paceline.api.subjects import with_subject
 from paceline.clusters.profile import named_profile
 
@@ -50,7 +51,7 @@ def predict(
     threads: int | None = None,
     memory: str | float | None = None,
     profile: str | Path | None = None,
-    times: str | Path | None = None,
+    times: "str | Path | StudyResult[Any] | None" = None,
     network: str | float | None = None,
     per_host: int | None = None,
     inside: str | float | None = None,
@@ -95,7 +96,7 @@ def predict(
         threads: Cores of a CPU that a worker uses.
         memory: Of the device: "24 GiB", or bytes.
         profile: Instead of a device: a file of 'paceline calibrate', or "machine" for this machine's.
-        times: Instead of a device: the run folder of one worker, or "latest".
+        times: Instead of a device: the run of one worker: its folder, "latest", or what ``load_run`` returned.
         network: Between hosts: "25gbit", "30 Gbit/s,10 us", or bytes a second.
         per_host: Workers per host.
         inside: Between workers of a host, such as "nvlink3", or bytes a second.
@@ -146,7 +147,6 @@ def predict(
 
 
 def predict_settings(given: Mapping[str, Any]) -> "PredictRequest":
-    from paceline.records.folder import named_path
     from paceline.runtimes.threads import usual_threads
     from paceline.studies.predict import PredictRequest
 
@@ -155,7 +155,7 @@ def predict_settings(given: Mapping[str, Any]) -> "PredictRequest":
         ("memory", bytes_text),
         ("network", rate_text),
         ("inside", rate_text),
-        ("times", lambda run: named_path(Path(run))),
+        ("times", path_of_times),
     ):
         if name in asked:
             asked[name] = read(asked[name])

@@ -5,8 +5,8 @@ from typing import Any
 
 from paceline.api.arguments import naming_arguments
 from paceline.api.result import StudyResult
+from paceline.api.runs import path_of_run
 from paceline.errors import UsageError
-from paceline.records.folder import named_path
 
 
 @naming_arguments
@@ -32,12 +32,9 @@ def report(*runs: "str | Path | StudyResult[Any]", out: str | Path | None = None
 
 
 def _path(one: "str | Path | StudyResult[Any]") -> Path:
-    if isinstance(one, str | Path):
-        return named_path(Path(one))
-    value = getattr(one, "value", one)
-    folder = getattr(value, "folder", None)
-    if folder is None:
+    if (path := path_of_run(one)) is None:
         raise UsageError(
-            f"a {type(value).__name__} is in no folder: write its to_json() to a file, and name that"
+            f"a {type(getattr(one, 'value', one)).__name__} is in no folder: write its to_json() to a file, and name "
+            "that"
         )
-    return Path(folder.path)
+    return path

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.api.arguments import naming_arguments
 from paceline.api.result import StudyResult
+from paceline.errors import ArgumentError
 
 if TYPE_CHECKING:
     from paceline.records.spans import Totals
@@ -45,6 +46,26 @@ def loaded(
         document=lambda: _document(run) if document is None else document,
         text=lambda: "\n\n".join([_text(run), *filter(None, further)]),
     )
+
+
+def path_of_run(given: object) -> Path | None:
+    """The folder that a user means by a path, "latest" or a loaded run; None of what is in no folder."""
+    from paceline.records.folder import named_path
+
+    if isinstance(given, str | Path):
+        return named_path(Path(given))
+    folder = getattr(getattr(given, "value", given), "folder", None)
+    return None if folder is None else Path(folder.path)
+
+
+def path_of_times(given: object) -> Path:
+    """As ``path_of_run``, of the run whose step times are taken."""
+    if (path := path_of_run(given)) is None:
+        kind = type(getattr(given, "value", given)).__name__
+        raise ArgumentError(
+            f"{{times}} is of type {kind}: give a run folder, 'latest', or what load_run returned", times=None
+        )
+    return path
 
 
 def _worker_row(rank: int, totals: "Totals") -> dict[str, Any]:

@@ -65,7 +65,7 @@ class RunArguments(TypedDict, total=False):
 
 
 def run_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments that were given, objects made into specs, unknown names refused; nothing is imported for a name."""
+    """Arguments that were given, objects made into specs; nothing is imported for a name."""
     asked = {name: value for name, value in given.items() if value is not None}
     if "optimizer" in asked:
         asked["optimizer"] = factory_of(asked["optimizer"])

@@ -53,7 +53,7 @@ def simulate(
     replay: str | Path | None = None,
     cluster: str | Cluster | None = None,
     workers: int | None = None,
-    times: str | Path | None = None,
+    times: "str | Path | StudyResult[Any] | None" = None,
     gradients: bool = True,
     horizon: str | float | None = None,
     runs: str | Path = RUNS,
@@ -72,7 +72,7 @@ def simulate(
     replay: str | Path | None = None,
     cluster: str | Cluster | None = None,
     workers: int | None = None,
-    times: str | Path | None = None,
+    times: "str | Path | StudyResult[Any] | None" = None,
     gradients: bool = True,
     horizon: str | float | None = None,
     runs: str | Path = RUNS,
@@ -88,7 +88,8 @@ def simulate(
         replay: The folder of a run with servers: repeat it message by message.
         cluster: A .toml file, or "hosts=4,bandwidth=1 Gbit/s,latency=50 us,forward=1 ms,backward=2 ms".
         workers: Without a cluster: this many hosts with one worker each (2).
-        times: A run folder: a step takes as long as that run's typical step, without communication.
+        times: A run folder, "latest", or what ``load_run`` returned: a step takes as long as that run's typical step,
+            without communication.
         gradients: Compute real gradients; without, only the time is simulated.
         horizon: End a run with servers at this time: "0.6 s", or seconds.
         runs: Where the run folder is made.
@@ -120,14 +121,14 @@ def simulate(
     if replay is not None:
         refuse_others(given, "replay")
     from paceline.api.clusters import ClusterRequest
-    from paceline.api.runs import loaded
+    from paceline.api.runs import loaded, path_of_times
     from paceline.runtimes.config import resolved
     from paceline.studies.recorded import read_recorded
 
     where = ClusterRequest(
         cluster=cluster,
         workers=workers,
-        times=None if times is None else Path(times),
+        times=None if times is None else path_of_times(times),
         gradients=gradients,
         horizon=horizon,
     )

@@ -12,6 +12,7 @@ from paceline.api.settings import run_arguments
 from paceline.api.simulate import answer_scenario, refuse_others, repeat_run, run_simulation
 from paceline.cli.importing import skip_compiler_import
 from paceline.cli.options import JOB, LENGTH, WHERE, KeepOptions, RunOptions, Whole, given, given_for
+from paceline.records.folder import named_path
 
 MISSED = 3
 """The exit code of a run that did not reach its target, and of a replay that ends with other parameters."""
@@ -27,7 +28,7 @@ class ClusterOptions:
     workers: Annotated[int | None, Whole, Parameter(name=["--workers", "-np"], group=WHERE)] = None
     """Without --cluster: this many hosts with one worker each (default 2)."""
     times: Annotated[Path | None, Parameter(group=WHERE)] = None
-    """A run folder: a step takes as long as the typical step of that run, without communication."""
+    """A run folder, or 'latest': a step takes as long as the typical step of that run, without communication."""
     gradients: Annotated[bool, Parameter(group=WHERE)] = True
     """Compute real gradients in simulated time, or simulate time only."""
     horizon: Annotated[str | None, Parameter(group=LENGTH)] = None
@@ -39,7 +40,10 @@ class ClusterOptions:
         return given if self.gradients else [*given, "--no-gradients"]
 
     def request(self) -> ClusterRequest:
-        return ClusterRequest(**given_for(ClusterRequest, self) | {"gradients": self.gradients})
+        times = None if self.times is None else named_path(self.times)
+        return ClusterRequest(
+            **given_for(ClusterRequest, self) | {"gradients": self.gradients, "times": times}
+        )
 
 
 def simulate(

@@ -110,7 +110,15 @@ def _reason(said: Sequence[str]) -> str:
     last = [*said[-KEPT:]] or ["paceline: it ended without a word"]
     begin = max((at for at, line in enumerate(last) if line.startswith("paceline: ")), default=len(last) - 1)
     text = "\n".join(last[begin:]).removeprefix("paceline: ")
+    text = re.sub(r"'paceline ([a-z ]+) --help'", _help, text)
     return re.sub(r"(?<![\w-])--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), text)
+
+
+def _help(found: re.Match[str]) -> str:
+    """Where Python explains what the help of a command does; a task of ``calibrate`` has no function of its own."""
+    words = found[1].split()
+    name = "_".join(words if words[0] == "bench" else words[:1])
+    return f"help(paceline.{name})"
 
 
 def _environment() -> dict[str, str]:
