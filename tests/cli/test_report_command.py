@@ -11,14 +11,17 @@ import pytest
 
 from convergence_studies import cell_result, study_of
 from paceline.cli.main import main, make_app
-from paceline.clusters.profile import LinkFit, Profile, write_profile
+from paceline.clusters.profile import FASTEST, LinkFit, Profile, write_profile
 from paceline.commands.repeat import repeat_command
 from paceline.jobs.spec import JobSpec
 from paceline.records.files import json_text, to_document
+from paceline.reports.calibrate import render_links
 from paceline.reports.page.build import make_page
+from paceline.reports.page.document import render_page
 from paceline.reports.page.run import repeat_blocks
 from paceline.runtimes.config import resolved
 from paceline.runtimes.settings import Cadence
+from paceline.studies.calibrate.link_fit import ContentionFit
 from paceline.studies.convergence.folder import StudyFolder, read_convergence
 from paceline.studies.convergence.result import summarize
 from paceline.studies.predict import predict
@@ -97,10 +100,28 @@ def figures_of(path: Path):
 def test_a_profile_has_a_page(tmp_path):
     write_profile(profile(), tmp_path / "p.json")
     page, figures = figures_of(tmp_path / "p.json")
-    assert page.answer == "here: with 2 workers each computes 1.50x slower; memory carries 32 Gbit/s."
+    assert page.answer == (
+        "here: with 2 workers on this host each computes 1.50 times as long as alone, 2.00 times where they "
+        "synchronise after every step; memory carries 32 Gbit/s."
+    )
     assert figures["links"].rows[0]["bandwidth"] == 3.2e10
     assert figures["links"].sentence.endswith("with 2 workers communicating at once.")
     assert [row["factor"] for row in figures["contention"].rows] == [1.0, 1.5, 1.0, 2.0]
+
+
+def test_a_link_whose_fit_found_no_time_a_byte_has_no_bandwidth(tmp_path):
+    """If this failed, a page and a calibration would show 1 TB/s as measured, and a chart of it and nothing else."""
+    unknown = LinkFit(name="loopback", bandwidth=FASTEST, latency=3e-5, spread=0.1, points=9)
+    write_profile(replace(profile(), links=(unknown, *profile().links)), tmp_path / "p.json")
+    page, figures = figures_of(tmp_path / "p.json")
+    said = "30 us a message, which is all that was found: too little time a byte to tell"
+    assert page.answer.endswith(f"loopback: {said}.")
+    assert [row["of"] for row in figures["links"].rows] == ["memory, 2 workers"]
+    assert f"loopback, 2 workers: {said}." in render_page(page)
+    fit = ContentionFit(workers=2, short=2.0, long=1.0, links=(unknown,))
+    assert list(render_links(fit)) == [f"  loopback  {said}, typical error a factor of 1.11 (9 measurements)"]
+    write_profile(replace(profile(), links=(unknown,)), tmp_path / "p.json")
+    assert "links" not in figures_of(tmp_path / "p.json")[1]
 
 
 def test_a_prediction_has_a_page(tmp_path):

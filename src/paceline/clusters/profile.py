@@ -31,6 +31,8 @@ DISTURBED = "disturbed"
 
 INSIDE = ("memory", "loopback", "messages")
 
+FASTEST = 1e12
+"""Bytes a second that no link between processes reaches: where a fit finds no time a byte, latency is all there is."""
 SLICE = 0.003
 """The scheduler's time slice (Linux), in seconds: how long a worker keeps a shared core."""
 
@@ -56,6 +58,10 @@ class LinkFit:
     points: Count
     workers: Count = 2
     """How many communicated at once."""
+
+    @property
+    def has_bandwidth(self) -> bool:
+        return self.bandwidth < FASTEST
 
 
 class MachineInfo(TypedDict, total=False):

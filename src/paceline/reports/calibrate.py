@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from math import exp
 from pathlib import Path
 
+from paceline.clusters.profile import LinkFit
 from paceline.reports.scenarios import exact_seconds
 from paceline.reports.text import aligned, counted
 from paceline.studies.calibrate.device_fit import DeviceFit
@@ -52,15 +53,26 @@ def render_record(found: RecordFit) -> Iterator[str]:
         yield f"  {phase:9} {show_seconds(measured):>9} measured  {show_seconds(found.predicted[phase]):>9} before"
 
 
+def contention_words(workers: int, long: float, short: float) -> str:
+    return (
+        f"with {workers} workers on this host each computes {long:.2f} times as long as alone, "
+        f"{short:.2f} times where they synchronise after every step"
+    )
+
+
+def only_latency(link: LinkFit) -> str:
+    return (
+        f"{show_seconds(link.latency)} a message, which is all that was found: too little time a byte to tell"
+    )
+
+
 def render_links(found: ContentionFit) -> Iterator[str]:
     if any(link.name == "memory" for link in found.links):
-        yield (
-            f"with {found.workers} workers on this host, each computes {found.long:.2f}x slower, "
-            f"{found.short:.2f}x where they synchronise after every step"
-        )
+        yield contention_words(found.workers, found.long, found.short)
     for link in found.links:
+        carries = f"{show_bytes(link.bandwidth)}/s, {show_seconds(link.latency)} a message"
         yield (
-            f"  {link.name:9} {show_bytes(link.bandwidth)}/s, {show_seconds(link.latency)} a message, "
+            f"  {link.name:9} {carries if link.has_bandwidth else only_latency(link)}, "
             f"typical error a factor of {exp(link.spread):.3g} ({counted(link.points, 'measurement')})"
         )
 

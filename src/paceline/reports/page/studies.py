@@ -9,6 +9,7 @@ from paceline.clusters.profile import LinkFit, Profile, read_profile
 from paceline.costs.fitted import FittedDevice, read_fitted
 from paceline.errors import UsageError
 from paceline.records.files import from_document, read_json
+from paceline.reports.calibrate import contention_words, only_latency
 from paceline.reports.convergence import answer, header, table_cells
 from paceline.reports.page import charts
 from paceline.reports.page.document import (
@@ -247,10 +248,16 @@ def _profile_answer(profile: Profile, device: FittedDevice | None) -> str:
             f"computes at up to {peaks.flops / 1e9:.3g} GFLOP/s, moves {show_bytes(peaks.bandwidth)}/s at best"
         )
     if len(profile.contention) > 1:
-        many = len(profile.contention)
-        said.append(f"with {many} workers each computes {profile.contention[-1]:.2f}x slower")
-    said += [f"{link.name} carries {show_rate(link.bandwidth)}" for link in profile.links[:1]]
+        many, long = len(profile.contention), profile.contention[-1]
+        said.append(contention_words(many, long, (profile.contention_short or (long,))[-1]))
+    said += [_link_words(link) for link in profile.links[:1]]
     return f"{profile.name}: {'; '.join(said) or 'nothing was fitted'}."
+
+
+def _link_words(link: LinkFit) -> str:
+    if link.has_bandwidth:
+        return f"{link.name} carries {show_rate(link.bandwidth)}"
+    return f"{link.name}: {only_latency(link)}"
 
 
 def _device_blocks(device: FittedDevice) -> Iterator[Any]:
@@ -273,18 +280,26 @@ def _device_blocks(device: FittedDevice) -> Iterator[Any]:
     )
 
 
+def _link_name(link: LinkFit) -> str:
+    return f"{link.name}, {counted(link.workers, 'worker')}"
+
+
 def _link_blocks(links: tuple[LinkFit, ...]) -> Iterator[Any]:
+    known = [link for link in links if link.has_bandwidth]
+    for link in links:
+        if not link.has_bandwidth:
+            yield Paragraph(f"{_link_name(link)}: {only_latency(link)}.")
     rows: FigureRows = tuple(
         {
-            "of": f"{link.name}, {counted(link.workers, 'worker')}",
+            "of": _link_name(link),
             "bandwidth": 8 * link.bandwidth,
             "latency": link.latency,
             "error": 100 * (exp(link.spread) - 1),
             "points": link.points,
         }
-        for link in links
+        for link in known
     )
-    numbers = " or ".join(map(str, sorted({link.workers for link in links})))
+    numbers = " or ".join(map(str, sorted({link.workers for link in known})))
     if rows:
         yield Figure(
             name="links",

@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 from typing import NamedTuple
 
 from paceline.clusters.cluster import Backend, Cluster, Host, Link
-from paceline.clusters.profile import INSIDE, LinkFit, Profile, short_contention_weight
+from paceline.clusters.profile import FASTEST, INSIDE, LinkFit, Profile, short_contention_weight
 from paceline.collectives import NATIVE
 from paceline.costs.collectives import AllReduceCosts, through_server
 from paceline.costs.topology import Topology
@@ -16,8 +16,6 @@ from paceline.errors import UsageError
 from paceline.studies.calibrate.device import mark_disturbed
 from paceline.studies.collectives.probe import AlphaBeta, least_squares
 
-FASTEST = 1e12
-"""Bytes a second that no link between processes reaches: where a fit finds no time a byte, latency is all there is."""
 LARGE = 2_000_000
 
 
@@ -167,7 +165,7 @@ def add_links(profile: Profile, links: Sequence[LinkFit]) -> Profile:
     """
     memory = float(profile.device["limits"]["bandwidth"]) if profile.device.get("curves") else inf
     for link in links:
-        if link.name in INSIDE and memory < link.bandwidth < FASTEST:
+        if link.name in INSIDE and link.has_bandwidth and memory < link.bandwidth:
             raise UsageError(
                 f"{link.name}: {link.bandwidth / 1e9:.3g} GB/s is more than the memory's own {memory / 1e9:.3g} GB/s, "
                 "so something else ran while this was measured; calibrate again on a quiet machine"

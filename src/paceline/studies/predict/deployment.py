@@ -157,11 +157,16 @@ def _measured(request: PredictRequest, profile: Profile | None, capacity: HostCa
         if apart
         else partial(one_machine, profile, backend),
         most=MOST_WORKERS if apart else here,
-        words=f"{fit.name} of {profile.name} as measured, {show_rate(fit.bandwidth)}, {show_seconds(fit.latency)}",
+        words=f"{fit.name} of {profile.name} as measured, {_figures(fit)}",
         network="as measured" if apart else "",
         inside="" if apart else "as measured",
         spread=fit.spread,
     )
+
+
+def _figures(fit: LinkFit) -> str:
+    carries = f"{show_rate(fit.bandwidth)}, " if fit.has_bandwidth else ""
+    return f"{carries}{show_seconds(fit.latency)}"
 
 
 def one_machine(profile: Profile, backend: Backend, workers: int, served: bool, apart: float) -> Cluster:

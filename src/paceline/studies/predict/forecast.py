@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 
 from paceline.clusters.cluster import BUSY, MEMORY, Backend, Cluster, Host, Link
+from paceline.clusters.profile import FASTEST
 from paceline.codecs import build_codec
 from paceline.codecs.context import Layout
 from paceline.costs.coding import UNCODED, CodecCosts, MemoryRate
@@ -20,7 +21,7 @@ from paceline.runtimes.prepare import server_count, short_codec
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import build_strategy
-from paceline.studies.calibrate.link_fit import FASTEST, AveragedStep, fit_link
+from paceline.studies.calibrate.link_fit import AveragedStep, fit_link
 from paceline.studies.predict.codecs import MeasuredCodec, compare_steps, link_in_question
 from paceline.studies.predict.prediction import Basis, CodecComparison, CodecStep, LimitingLink, PredictionRow
 from paceline.studies.predict.setup import Setup
