@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
 import paceline
@@ -109,6 +110,20 @@ def test_an_optimizer_made_after_distribute_is_refused(strategy: str, alone: Non
         model(torch.randn(4, 4))
     with pytest.raises(UsageError, match=says):
         worker.close()
+
+
+def test_a_model_in_ddp_is_refused_also_where_that_is_made_later(
+    alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, gradients would be summed twice, and local SGD would be all-reduce, without a word."""
+    model, optimizer = model_and_optimizer()
+    paceline.distribute(model, optimizer)
+    ddp = DistributedDataParallel.__new__(DistributedDataParallel)  # a real one needs a group
+    nn.Module.__init__(ddp)
+    ddp.module = model
+    monkeypatch.setattr(DistributedDataParallel, "_active_ddp_module", ddp)
+    with pytest.raises(UsageError, match="is in a DistributedDataParallel, which averages gradients too"):
+        model(torch.randn(4, 4))
 
 
 class Wrapper(torch.optim.Optimizer):

@@ -1,4 +1,4 @@
-"""What torch's DistributedDataParallel exchanges and when; it is only looked at."""
+"""What torch's DistributedDataParallel exchanges and when, and where there may be none; it is only looked at."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +8,23 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.collectives.traffic import broadcast_bytes, ring_bytes
+from paceline.errors import UsageError
 from paceline.strategies import build_strategy
+
+
+def active_ddp() -> DistributedDataParallel | None:
+    """The one in whose forward this is, if any."""
+    found: DistributedDataParallel | None = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
+    return found
+
+
+def refuse_ddp(around: nn.Module | None, model: nn.Module) -> None:
+    """``around`` is the model itself, or what calls it."""
+    if isinstance(around, DistributedDataParallel) and any(one is model for one in around.modules()):
+        raise UsageError(
+            "the model is in a DistributedDataParallel, which averages gradients too; give distribute() the model "
+            "itself, and call it without one"
+        )
 
 
 @dataclass

@@ -6,7 +6,6 @@ from typing import Any, Self
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -14,6 +13,7 @@ from paceline.codecs import CODECS
 from paceline.codecs.base import Codec
 from paceline.errors import UsageError, say_on_stderr
 from paceline.jobs.optimizers import keeps_state
+from paceline.loop.ddp import refuse_ddp
 from paceline.loop.process import ScriptProcess, check_script
 from paceline.loop.saved import read_state, saved_state
 from paceline.loop.sharding import shard
@@ -49,11 +49,7 @@ def distribute(
     )
     settings = process.settings(*process.choose(*asked), (1,) * process.info.workers)
     check_script(settings, servers=process.info.servers > 0)
-    if isinstance(model, DistributedDataParallel):
-        raise UsageError(
-            "the model is in a DistributedDataParallel, which averages gradients too; give distribute() the model "
-            "itself"
-        )
+    refuse_ddp(model, model)
     steps = LoopSteps(process, settings, model, optimizer)
     process.join(steps)
     return LoopWorker(steps)

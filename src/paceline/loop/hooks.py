@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from paceline.errors import RunFailed, UsageError
+from paceline.loop.ddp import active_ddp, refuse_ddp
 from paceline.loop.first_batch import FirstBatch
 from paceline.loop.learners import RowBlocks
 from paceline.loop.other_optimizer import OtherOptimizer
@@ -142,6 +143,7 @@ class LoopHooks(LoopPhases):
         self._in_backward = False  # one that an exception has ended, which the script has caught
         self.take_skipped()
         if self.run is None:
+            refuse_ddp(active_ddp(), self.replica.model)  # one that was made after distribute()
             self._open_run(FirstBatch.of(first_tensor(args, kwargs)))
         if not self.replica.rows:
             self.replica.forget_with_first()

@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from paceline.errors import UsageError, describe, say_on_stderr
 from paceline.loop.backward import Backward, ReplacedBackward
-from paceline.loop.ddp import DDPExchanges
+from paceline.loop.ddp import DDPExchanges, active_ddp
 from paceline.loop.phases import LoopPhases, rows_of
 from paceline.loop.process import NO_STRATEGY, ScriptProcess
 from paceline.loop.replica import prepare_script
@@ -183,8 +183,7 @@ class WatchedSteps(LoopPhases):
                 self._before_model = False
 
     def _find_ddp(self) -> None:
-        """The one in whose forward this is, if any."""
-        ddp: Any = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
+        ddp = active_ddp()
         if ddp is not None and self._ddp is None:
             self._watch_ddp(ddp)
 
