@@ -99,6 +99,21 @@ def test_a_difference_within_the_spread_is_no_difference() -> None:
     assert failures(quiet, 0.09) == []
 
 
+def _rows_of(text: str) -> list[str]:
+    return text.partition("ms a step")[2].partition("\n\n")[0].splitlines()
+
+
+def test_the_rule_under_the_table_is_of_what_is_judged() -> None:
+    """In milliseconds this is 1.7 of the spread, which the rule would call no difference; the ratio is beyond 2."""
+    comparison = RunComparison(sides=(side("a", STEP, spread=0.05), side("b", STEP * 2.5, spread=0.35)))
+    (one,) = comparison.differences
+    assert one.significant
+    assert (one.other.step.total - one.first.step.total) / (0.35 * one.other.step.total) < 2
+    text = " ".join(comparison_text(comparison).split())
+    assert "the ratio of the times a sample, whose logarithm has to be beyond 2 standard deviations" in text
+    assert "of B / A it is +0.916 ± 0.354." in text
+
+
 def test_without_the_record_of_steps_no_difference_is_told(tmp_path: Path) -> None:
     """A spread that is not known is not none: noise would be called slower, and fail a check."""
     known = side("known", STEP)
@@ -130,6 +145,14 @@ def test_steps_of_different_batches_are_explained_by_the_sample() -> None:
     (answer,) = answers(RunComparison(sides=(large, small)))
     assert answer.startswith("b32 (1 worker) is 1.33x slower per epoch than b64 (1 worker).")
     assert answer.endswith("forward, backward and the optimizer take 312 us a sample against 234 us.")
+    script = replace(small, epoch=None)
+    for sides in ((large, script), (script, large)):
+        comparison = RunComparison(sides=sides)
+        assert "1.33x" in answers(comparison)[0]
+        assert "per sample" in answers(comparison)[0], "the epoch of a script is not known"
+        assert "us a sample" in comparison_text(comparison)
+    predicted = replace(script, source="prediction", diagnosis=None)
+    assert "per epoch" in answers(RunComparison(sides=(large, predicted)))[0]
 
 
 def compared_side(name: str, batch: int, step: StepBreakdown) -> ComparedRun:
@@ -186,7 +209,10 @@ def test_a_run_is_compared_with_its_own_prediction(tmp_path: Path) -> None:
     comparison = compare([file, GOLDEN / "all-reduce"])
     assert comparison.differences[0].ratio == pytest.approx(32 / 0.3 / 100.4, rel=0.01)
     assert comparison.sides[0].total_spread == pytest.approx(0.02 / 1.2816)
-    assert "of a prediction, that of its own interval" in " ".join(comparison_text(comparison).split())
+    text = comparison_text(comparison)
+    assert "of a prediction, that of its own interval" in " ".join(text.split())
+    # Its parts have no interval, and that of the run alone would be no spread of a difference.
+    assert {line.split("  ")[0].strip() for line in _rows_of(text) if "±" in line} == {"whole step"}
 
 
 def test_a_run_that_accumulates_has_the_batch_of_its_own_prediction(tmp_path: Path) -> None:

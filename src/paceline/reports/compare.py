@@ -1,6 +1,6 @@
 """A comparison for people: the answer and what explains it, what makes it doubtful, a table, what would help."""
 
-from math import hypot, nan
+from math import hypot, log, nan
 from textwrap import wrap
 from typing import Any
 
@@ -168,8 +168,8 @@ def _part(step: StepBreakdown, part: str) -> float:
 
 
 def _spread(side: ComparedRun, part: str) -> float:
-    """Not a number where it is not known."""
-    if side.total_spread is None:
+    """Not a number where it is not known, as that of a prediction's parts is not."""
+    if side.total_spread is None or (side.source == "prediction" and part != "step"):
         return nan
     return side.total_spread if part == "step" else float(getattr(side.spread, part))
 
@@ -177,8 +177,23 @@ def _spread(side: ComparedRun, part: str) -> float:
 def _how(comparison: RunComparison) -> str:
     how = "± is the standard deviation between stretches of a run, from records evenly spaced over it"
     if any(side.source == "prediction" for side in comparison.sides):
-        how += "; of a prediction, that of its own interval"
-    return f"{how}. A difference counts beyond {SIGMAS:g} of them. Evaluations and checkpoints are not in a step."
+        how += "; of a prediction, that of its own interval, which its parts do not have"
+    return f"{how}. {_judged(comparison)} Evaluations and checkpoints are not in a step."
+
+
+def _judged(comparison: RunComparison) -> str:
+    """What counts as a difference, with the figures that are judged: they are not those of the table."""
+    letters = _letters(comparison)
+    known = [
+        f"of {letter} / {letters[0]} it is {log(one.ratio):+.3f} ± {one.spread:.3f}"
+        for letter, one in zip(letters[1:], comparison.differences, strict=True)
+        if one.spread is not None
+    ]
+    rule = (
+        "A difference counts by the ratio of the times a sample, whose logarithm has to be beyond "
+        f"{SIGMAS:g} standard deviations"
+    )
+    return f"{rule}{': ' if known else ''}{', '.join(known)}."
 
 
 def failures(comparison: RunComparison, slowdown: float) -> list[str]:
