@@ -74,14 +74,19 @@ class Diverged(RunFailed):
         super().__init__(f"{what} in step {step}{advice}")
 
 
-def unknown(kind: str, name: str, choices: Iterable[str], see: str = "", meant: str = "") -> UsageError:
-    """Say that ``name`` is no ``kind``, which choice is nearest to it (or to ``meant``), and all choices."""
+def unknown(
+    kind: str, name: str, choices: Iterable[str], see: str = "", meant: str = "", of: str = ""
+) -> UsageError:
+    """Say that ``name`` is no ``kind``, which choice is nearest to it (or to ``meant``), and all choices.
+
+    ``of`` is said after the name: what has the choices.
+    """
     known = {choice.lower(): choice for choice in sorted(choices)}
     near = get_close_matches((meant or name).lower(), known, n=1, cutoff=0.5)
     there = f"{', '.join(known.values())}{f'; see {see!r}' if see else ''}"
     if near:
-        return UsageError(f"unknown {kind} {name!r}; did you mean {known[near[0]]!r}? ({there})")
-    return UsageError(f"unknown {kind} {name!r}; choose one of: {there}")
+        return UsageError(f"unknown {kind} {name!r}{of}; did you mean {known[near[0]]!r}? ({there})")
+    return UsageError(f"unknown {kind} {name!r}{of}; choose one of: {there}")
 
 
 def reason(error: Exception) -> str:

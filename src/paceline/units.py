@@ -101,6 +101,9 @@ class Share(float):
         return f"{100 * self:g}%"
 
 
+_SHORTEST = "it must be at least 1 step, or more than 0 s"
+
+
 @dataclass(frozen=True)
 class Period:
     """How long workers train alone: steps ("16" as text), or seconds ("0.5s") until the next step that ends."""
@@ -110,11 +113,13 @@ class Period:
 
     def __post_init__(self) -> None:
         if self.steps < 0 or self.seconds < 0 or bool(self.steps) == bool(self.seconds):
-            raise UsageError(f"a period of {self} is too short: it must be at least 1 step, or more than 0 s")
+            raise UsageError(f"a period of {self} is too short: {_SHORTEST}")
 
     @classmethod
     def parse(cls, text: str) -> Self:
         if text.lstrip("-").isdecimal():
+            if int(text) < 1:
+                raise UsageError(f"a period of {text} steps is too short: {_SHORTEST}")
             return cls(steps=int(text))
         try:
             return cls(seconds=parse_seconds(text))

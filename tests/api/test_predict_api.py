@@ -179,6 +179,7 @@ def test_numbers_in_si_mean_what_words_mean():
             "job='a:b' brings its own parts: leave out data, model and optimizer",
         ),
         ({"loss": max}, "leave it out"),
+        ({"loss": "mse"}, "loss='mse' is not a function: give one, such as nn.MSELoss()"),
     ],
 )
 def test_a_mistake_names_the_argument(asked, says):
@@ -193,6 +194,11 @@ def test_one_score_a_sample_is_no_choice_among_classes():
     batch = (torch.ones(8, 4), torch.ones(8, dtype=torch.long))
     found = paceline.predict(module, input=batch, device="a100", workers=2)
     assert "the mean square of errors, which is assumed" in str(found)
+
+
+def test_weights_are_no_module():
+    with pytest.raises(paceline.UsageError, match=r"state_dict\(\) of a module, .* give the module itself"):
+        paceline.predict(nn.Linear(1, 1).state_dict(), device="a100")
 
 
 def test_a_module_without_an_input_is_refused():

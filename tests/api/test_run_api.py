@@ -238,6 +238,13 @@ def test_a_plan_is_the_command_s(capsys):
         paceline.plan("mlp", samples=10, hardware=offer, deadline="soon")
 
 
+def test_hardware_is_text_or_a_list_of_texts():
+    with pytest.raises(
+        paceline.UsageError, match=r"hardware=\{'a100': 2\} is not .*: give text, such as 'a100:"
+    ):
+        paceline.plan("resnet50", hardware={"a100": 2})
+
+
 def test_a_collective_is_explained(capsys):
     found = paceline.explain("ring", workers=3, op="max", values=[[1, 2, 3], [4, 5, 6], [7, 8, 9]])
     assert main(["explain", "ring", "--workers", "3", "--op", "max", "--values", "1 2 3; 4 5 6; 7 8 9"]) == 0

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -232,3 +233,12 @@ def test_a_strategy_of_the_script_s_own_is_an_object(tmp_path: Path) -> None:
     assert printed[0].returncode == 0, printed[0].stderr
     assert printed[0].stdout == printed[1].stdout
     assert printed[0].stdout.startswith("Baton(period=2) [[")
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(2, "the other learner's were not"), (3, "the other 2 learners' were not")]
+)
+def test_learners_whose_gradients_are_left_are_counted(count: int, said: str) -> None:
+    replica = Mock(versions=[2] + [1] * (count - 1))
+    with pytest.raises(UsageError, match=said):
+        LoopReplica.check_changed_alike(replica, [1] * count)

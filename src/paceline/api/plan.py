@@ -119,7 +119,12 @@ def _request(given: dict[str, Any]) -> "PlanRequest":
     from paceline.studies.plan import Offer, PlanRequest, parse_offer, read_offers
 
     hardware = given.pop("hardware", ())
-    several = [hardware] if isinstance(hardware, str | Offer) else list(hardware)
+    several = hardware if isinstance(hardware, Sequence) and not isinstance(hardware, str) else [hardware]
+    if not all(isinstance(one, str | Offer) for one in several):
+        raise ArgumentError(
+            "{hardware} is not what can be had: give text, such as 'a100:price=2.5,most=32', or a list of such texts",
+            hardware=hardware,
+        )
     offered = tuple(parse_offer(one) if isinstance(one, str) else one for one in several)
     if "offers" in given:
         offered += read_offers(Path(given["offers"]))
@@ -151,7 +156,9 @@ def _factors(convergence: str | Path | None, target: float | None) -> Any:
                 convergence=None,
             )
         if not 0 < target <= 1:
-            raise ArgumentError("{target_accuracy} must lie between 0 and 1", target_accuracy=target)
+            raise ArgumentError(
+                "{target_accuracy} must lie between 0 and 1, such as 0.97", target_accuracy=target
+            )
     return SampleFactors() if convergence is None else SampleFactors.read(Path(convergence), target)
 
 

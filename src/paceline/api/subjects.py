@@ -6,7 +6,7 @@ from typing import Any
 
 from paceline import jobs
 from paceline.api.arguments import shape_of, spec_with
-from paceline.errors import ArgumentError
+from paceline.errors import ArgumentError, UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.specs import ObjectSpec, build
 
@@ -31,6 +31,12 @@ def with_subject(given: Mapping[str, Any]) -> dict[str, Any]:
             model=None,
             optimizer=None,
         )
+    if isinstance(named, Mapping):
+        raise UsageError(
+            "a dict, such as the state_dict() of a module, does not say what is computed: give the module itself"
+        )
+    if loss is not None and not callable(loss):
+        raise ArgumentError("{loss} is not a function: give one, such as nn.MSELoss()", loss=loss)
     if loss is not None and not is_module(named):
         raise ArgumentError("{loss} is for a module: what else is named has a loss; leave it out", loss=loss)
     if is_module(named):

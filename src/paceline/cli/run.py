@@ -142,6 +142,11 @@ def end_options(app: App, words: Sequence[str]) -> list[str]:
     while place < len(words) and words[place].startswith("-") and words[place] != _END:
         option, given, _ = words[place].partition("=")
         if option.startswith("--") and option not in (*takes_value, *FLAGS):
+            if option == "--batch-size":
+                raise UsageError(
+                    "--batch-size has no place here: the batch is that of the script's DataLoader; set it there, or "
+                    "give the script's own options after the script"
+                )
             near = get_close_matches(option, takes_value, n=1)
             guess = f"; did you mean {near[0]!r}?" if near else ""
             raise UsageError(f"unknown option {option!r}{guess} (see 'paceline run --help')")

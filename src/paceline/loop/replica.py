@@ -146,9 +146,10 @@ class LoopReplica(Replica):
     def check_changed_alike(self, versions: list[int]) -> None:
         first, *others = (one - before for one, before in zip(self.versions, versions, strict=True))
         if others and any(one != first for one in others):
+            rest = "learner's" if len(others) == 1 else f"{len(others)} learners'"
             raise UsageError(
                 f"the gradients of model.parameters() were changed before optimizer.step(), and the other "
-                f"{len(others)} learners' were not: they are not the model's; leave clipping out, or choose learners=1"
+                f"{rest} were not: they are not the model's; leave clipping out, or choose learners=1"
             )
 
     def samples(self, step: int, batch: ClientBatch | None = None) -> int:  # noqa: ARG002

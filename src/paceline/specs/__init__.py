@@ -125,7 +125,12 @@ def factory(text: str, table: Table, kind: str) -> Callable[[], Any]:
     values = {}
     for key, value in settings.items():
         field = key.replace("-", "_")
-        values[field] = _convert(value, known[field], f"{key} of {name!r}")
+        try:
+            values[field] = _convert(value, known[field], f"{key} of {name!r}")
+        except UsageError as mistake:
+            if repr(name) in str(mistake):
+                raise
+            raise UsageError(f"{kind} {text!r}: {mistake}") from mistake
         if wrong := out_of_range(values[field], known[field]):
             raise UsageError(f"{kind} {text!r}: {key}={value} is {wrong}")
     return partial(target, **values)
@@ -171,7 +176,7 @@ def _check_settings(
 ) -> None:
     for key in settings:
         if key.replace("-", "_") not in known:
-            raise unknown(f"setting of {kind} {name!r}", key, known)
+            raise unknown("setting", key, known, of=f" of {kind} {name!r}")
 
 
 def _checked(target: Any, name: str, kind: str) -> Any:

@@ -57,7 +57,7 @@ class ComparedRun:
     """Samples a second of all workers, in steps."""
     sent: float
     epoch: float | None = None
-    """Samples of an epoch; None where it is not known."""
+    """Samples of an epoch; None where it is not known, as of a script."""
     conditions: Mapping[str, str] = field(default_factory=dict)
     """What has to be alike for a comparison to mean what it seems to."""
     doubts: tuple[str, ...] = ()
@@ -167,7 +167,9 @@ class RunComparison:
 
     @property
     def epoch(self) -> float | None:
-        """Samples of an epoch, where all sides that know it agree."""
+        """Samples of an epoch, where all runs know it and agree; a prediction has the epoch of the runs beside it."""
+        if any(side.epoch is None and side.source != "prediction" for side in self.sides):
+            return None
         known = {round(side.epoch) for side in self.sides if side.epoch}
         return float(known.pop()) if len(known) == 1 else None
 
