@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from paceline.errors import RunFailed, UsageError, users_line
+from paceline.loop.script import Script
 from paceline.runtimes.live import signals
 from paceline.runtimes.live.failures import (
     Failure,
@@ -78,6 +79,44 @@ def test_the_cause_is_the_first_failure_that_has_one() -> None:
 def test_a_lost_peer_is_told_from_an_error_here(error: Exception, expected: bool) -> None:
     """If this failed, a user's own error would be taken for a network failure, or the other way round."""
     assert lost_peer(error) is expected
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("raise RuntimeError('upload to S3 failed: Broken pipe')", False),
+        ("import socket\nsocket.create_connection(('127.0.0.1', 1), 5)", False),
+        ("raise RuntimeError(f'step 3: {GLOO}')", True),
+        ("import torch\ntorch.distributed.exchange(RuntimeError('Broken pipe'))", True),
+        ("import torch\ntorch.distributed.exchange(lambda: load())", False),
+    ],
+)
+def test_a_scripts_own_connection_is_not_that_between_workers(
+    script: str, expected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, the other workers would be blamed for it, and its traceback be lost."""
+    inside = {"__name__": "torch.distributed.stand_in"}
+    code = "def exchange(found):\n    if callable(found):\n        found()\n    raise found"
+    exec(compile(code, torch.distributed.__file__, "exec"), inside)
+    monkeypatch.setattr(torch.distributed, "exchange", inside["exchange"], raising=False)
+    own = "def load():\n    raise ConnectionResetError('Connection reset by peer')\n"
+    names = {"__name__": "__main__", "GLOO": GLOO}
+    with pytest.raises((RuntimeError, ConnectionError)) as raised:
+        exec(compile(own + script, tmp_path / "script.py", "exec"), names)
+    assert lost_peer(raised.value) is expected
+
+
+def test_a_script_that_cannot_be_compiled_is_told_as_python_does(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """If this failed, a user would read this package's frames in place of the line."""
+    path = tmp_path / "script.py"
+    path.write_text("x = 1\ny = = 2\n")
+    assert run_guarded(ProcessInfo(), lambda *_: Script(path=str(path)).run()) == 1  # type: ignore[arg-type,return-value]
+    told = capsys.readouterr().err.splitlines()
+    assert told[0] == f'  File "{path}", line 2'
+    assert "SyntaxError: invalid syntax" in told
+    assert "failed before its first step: SyntaxError: invalid syntax (script.py, line 2)" in told[-1]
 
 
 def test_a_cause_that_ended_a_moment_after_its_consequence_is_still_told(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from paceline.errors import (
     ScriptExited,
     UsageError,
     describe,
+    is_users,
     users_line,
 )
 from paceline.records.folder import RunFolder, folder_lost
@@ -42,17 +43,23 @@ _KINDS: dict[type, FailureKind] = {
 """Exceptions whose message is the whole cause."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """A disk that takes no more is no defect of any code: a traceback would say nothing."""
-_LOST_PEER = (
-    "connection closed by peer",
-    "connection reset by peer",
-    "connection refused",
-    "broken pipe",
+_LOST_BACKEND = (
     "gloo/transport",
     "application timeout caused pair closure",
     "remote peer",
     "ncclremoteerror",
+)
+"""What only a collective says, wherever it was called."""
+_LOST_CONNECTION = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "broken pipe",
     "socket timeout",
 )
+"""What any connection says, also one of the script's own."""
+_EXCHANGES = ("paceline", "torch.distributed")
+"""The packages whose connections are those between workers."""
 
 
 class HasEnding(Protocol):
@@ -113,8 +120,24 @@ def lost_peer(error: BaseException) -> bool:
     lost = (PeerLost, ServerLost, torch.distributed.DistNetworkError, torch.distributed.DistStoreError)
     if isinstance(error, lost):
         return True
-    text = str(error).lower()
-    return isinstance(error, RuntimeError | ConnectionError) and any(sign in text for sign in _LOST_PEER)
+    if not isinstance(error, RuntimeError | ConnectionError):
+        return False
+    text, script = str(error).lower(), _in_script(error)
+    if any(sign in text for sign in _LOST_BACKEND):
+        return True
+    return any(sign in text for sign in _LOST_CONNECTION) and (script is None or _in_exchange(script))
+
+
+def _in_exchange(script: TracebackType) -> bool:
+    """Whether the last of the user's own frames called what exchanges between workers."""
+    found = False
+    for frame, _ in traceback.walk_tb(script):
+        if frame.f_globals.get("__name__") == "__main__" or is_users(frame.f_code.co_filename):
+            found = False
+        else:
+            module = str(frame.f_globals.get("__name__"))
+            found = found or any(f"{module}.".startswith(f"{one}.") for one in _EXCHANGES)
+    return found
 
 
 def _in_script(error: BaseException) -> TracebackType | None:
@@ -125,6 +148,14 @@ def _in_script(error: BaseException) -> TracebackType | None:
     ):
         found = found.tb_next
     return found
+
+
+def _formatted(error: BaseException) -> str:
+    """As Python does for the user's script, which has no frame where it cannot be compiled."""
+    begins = _in_script(error)
+    if begins is None and isinstance(error, SyntaxError):
+        return "".join(traceback.format_exception_only(error))
+    return "".join(traceback.format_exception(type(error), error, begins or error.__traceback__))
 
 
 @dataclass(frozen=True)
@@ -147,10 +178,7 @@ class _Notes:
         run = self.heartbeat.progress().run
         if isinstance(error, FileNotFoundError) and run is not None and not run.exists():
             return self.note("error", folder_lost(run))
-        text = "".join(
-            traceback.format_exception(type(error), error, _in_script(error) or error.__traceback__)
-        )
-        return self.note("error", describe(error), where=users_line(error), text=text)
+        return self.note("error", describe(error), where=users_line(error), text=_formatted(error))
 
     def note(self, kind: FailureKind, message: str = "", where: str = "", text: str = "") -> Failure:
         info, progress = self.info, self.heartbeat.progress()
