@@ -25,6 +25,7 @@ from paceline.studies.calibrate.link_fit import ContentionFit
 from paceline.studies.convergence.folder import StudyFolder, read_convergence
 from paceline.studies.convergence.result import summarize
 from paceline.studies.predict import predict
+from paceline.studies.predict.forecast import RunForecast
 from paceline.studies.predict.request import PredictRequest
 from paceline.studies.recorded import read_recorded
 
@@ -64,6 +65,7 @@ def test_several_runs_make_one_page_where_it_is_asked_for(run, tmp_path):
         (["nothere"], "there is no nothere"),
         (["empty"], "empty is nothing that can be reported"),
         (["list.json"], "list.json is nothing that can be reported"),
+        (["run/prediction.json"], "which is on the run's page: name its folder, run"),
         (["unfinished"], "its run goes on, or was killed"),
         (["run", "p.json"], "p.json is a calibration profile, which has a page of its own"),
         (["run", "--out", "empty"], "empty is no file that can be replaced"),
@@ -74,6 +76,7 @@ def test_wrong_input_is_one_sentence(words, told, run, tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     Path("list.json").write_text("[1]")
+    Path("run/prediction.json").write_text(json_text(to_document(RunForecast(made="now"))))
     shutil.copytree(run, "unfinished")
     Path("unfinished/summary.json").unlink()
     write_profile(profile(), Path("p.json"))

@@ -35,7 +35,7 @@ def test_of_a_thousand_flipped_bits_none_gives_other_settings_and_none_a_traceba
         except UsageError as mistake:
             refused.append(str(mistake))
     assert len(refused) > 800, "a flipped bit between the words may change nothing"
-    assert all("start a new run with 'paceline train'" in sentence for sentence in refused)
+    assert all(sentence.endswith("; use a record that is whole") for sentence in refused)
 
 
 def test_the_machinery_of_a_live_run_is_all_of_its_options():
@@ -43,12 +43,21 @@ def test_the_machinery_of_a_live_run_is_all_of_its_options():
     assert get_type_hints(LiveMachinery) == get_type_hints(LiveOptions)
 
 
-def test_a_run_of_an_older_paceline_is_named(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"schema": 1, "runtime": "live", "settings": {}}))
-    with pytest.raises(
-        UsageError, match=r"paceline 0\.1 or older made it; start a new run with 'paceline train'"
-    ):
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ('{"schema": 6, "runt', "is not a JSON document: .*"),
+        ('{"schema": 6, "runtime": "live", "settings": {}}', "was altered since it was written"),
+    ],
+)
+def test_a_damaged_config_says_to_use_another_record(tmp_path, text, wrong):
+    """If this failed, a user would look for another version of paceline, which is not what is wrong."""
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(UsageError, match=f"config.json {wrong}; use a record that is whole$"):
         read_live(RunFolder(tmp_path))
+
+
+def test_a_run_of_another_paceline_is_named(tmp_path):
     write_sealed(tmp_path / "config.json", {"schema": 7})
     with pytest.raises(UsageError, match="is of schema 7, made by another version of paceline"):
         read_live(RunFolder(tmp_path))

@@ -125,7 +125,7 @@ def _of_users_file(error: Exception) -> tuple[str, int]:
     from paceline.records.files import DamagedFile
 
     if isinstance(error, DamagedFile):
-        return f"{error}; use a record that is whole", BAD_USAGE
+        return error.told, BAD_USAGE
     if not any(is_users(frame.filename) for frame in extract_tb(error.__traceback__)):
         raise error
     return f"your code raised {raised(error)}", FAILED

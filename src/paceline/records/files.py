@@ -22,6 +22,11 @@ class DamagedFile(Exception):
     def __init__(self, path: Path, wrong: str) -> None:
         super().__init__(f"{path} {wrong}")
 
+    @property
+    def told(self) -> str:
+        """The sentence for a user, who named the record."""
+        return f"{self}; use a record that is whole"
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:

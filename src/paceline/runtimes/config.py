@@ -115,7 +115,7 @@ def read_config(folder: RunFolder) -> Config:
             f"{folder.config} cannot be read ({error.strerror}); check its permissions"
         ) from error
     except DamagedFile as damage:
-        raise UsageError(f"{damage}, or paceline 0.1 or older made it; {_NEW_RUN}") from damage
+        raise UsageError(damage.told) from damage
     try:
         config = read_exactly(document, Config)
         if config.runtime == "live":

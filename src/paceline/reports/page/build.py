@@ -64,6 +64,10 @@ def study_of(path: Path) -> StudyKind | None:
         file = path / kind.file if path.is_dir() and kind.file else path
         if file.is_file() and bool(kind.file) == path.is_dir() and kind.is_it(_document(file)):
             return kind
+    if path.is_file() and _document(path).get("kind") == "forecast":
+        raise UsageError(
+            f"{path} is what a run predicted of itself, which is on the run's page: name its folder, {path.parent}"
+        )
     raise UsageError(f"{path} is nothing that can be reported: name {KNOWN}")
 
 
