@@ -67,6 +67,16 @@ def test_it_gives_up_and_names_the_amount() -> None:
         machine(*[1.4] * 9)
 
 
+def test_the_command_names_the_option_that_allows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(LoadMeter, "load", lambda _: replace(LOAD, others=1.4))
+    monkeypatch.setattr(LoadMeter, "seconds", 9.0)
+    assert main(["calibrate", "device", "--out", str(tmp_path / "here.json")]) == 1
+    error = capsys.readouterr().err
+    assert error.endswith("calibrate again, or add --busy, which measures anyway and marks the profile\n")
+
+
 def test_a_busy_machine_that_is_accepted_is_not_waited_for_and_told() -> None:
     found, said = machine(0.7, busy=True)
     found.measure(lambda: None)

@@ -5,8 +5,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -179,8 +179,20 @@ def _calibrate_device(
     from paceline.reports.progress import Screen
     from paceline.studies.calibrate.device import calibrate_device
 
-    with closing(Screen(sys.stderr)) as screen:
+    with closing(Screen(sys.stderr)) as screen, _naming_busy():
         return calibrate_device(seconds, threads, name, show=screen.count_down, note=screen.note, busy=busy)
+
+
+@contextmanager
+def _naming_busy() -> Iterator[None]:
+    """Say how a busy machine is allowed in the words of the command line."""
+    from paceline.studies.calibrate.device import BusyMachine
+
+    try:
+        yield
+    except BusyMachine as failure:
+        remedy = "or add --busy, which measures anyway and marks the profile"
+        raise BusyMachine(failure.found, remedy) from failure
 
 
 class _Outcome(NamedTuple):
@@ -223,7 +235,7 @@ def links(
     code = run_workers(where, workers, measure)
     if launching and code == 0 and (where.nodes or 1) == 1:
         sys.stderr.write(f"training with {workers} workers and a server: about half a minute\n")
-        with tempfile.TemporaryDirectory(prefix="paceline-") as runs:
+        with tempfile.TemporaryDirectory(prefix="paceline-") as runs, _naming_busy():
             show(add_messages(out, workers, partial(_train, runs), busy=busy))
     return code
 
@@ -241,7 +253,8 @@ def _measure_links(
 
     if place.rank == 0:
         sys.stderr.write(f"measuring with {place.workers} workers: about half a minute\n")
-    found = add_links_here(place, profile, out, beat=heartbeat.beat, stopping=stopping, busy=busy)
+    with _naming_busy():
+        found = add_links_here(place, profile, out, beat=heartbeat.beat, stopping=stopping, busy=busy)
     if found and place.rank == 0 and (place.launch is None or place.nodes > 1):
         show(found)  # else the launcher measures more, and shows it all
     return _Outcome("done" if found else "interrupted")

@@ -40,14 +40,21 @@ PATIENCE = 60.0
 WINDOW = 0.5
 """Seconds of a measurement, at least: the system counts CPU time in hundredths of a second."""
 REMIND = 10.0
-REMEDY = "stop them and calibrate again, or allow a busy machine, which marks the profile"
 
 Measured = list[MeasuredNetwork]
 T = TypeVar("T")
 
 
+class BusyMachine(RunFailed):
+    """Other processes computed during all that was tried; the command line has its own words for the ``remedy``."""
+
+    def __init__(self, found: str, remedy: str = "or allow a busy machine, which marks the profile") -> None:
+        super().__init__(f"{found}; stop them and calibrate again, {remedy}")
+        self.found = found
+
+
 class QuietMachine:
-    """Runs measurements until nothing has disturbed them; raises RunFailed when that takes too long.
+    """Runs measurements until nothing has disturbed them; raises BusyMachine when that takes too long.
 
     Where a ``busy`` machine is accepted, nothing is waited for or repeated, and ``disturbance`` says what was going on.
     """
@@ -87,9 +94,9 @@ class QuietMachine:
             return False
         self.lost += self._meter.seconds
         if self.lost > PATIENCE:
-            raise RunFailed(
+            raise BusyMachine(
                 f"other processes use {load.words}, and did so for {self.lost:.0f} s: what is measured now would make "
-                f"predictions too slow, so nothing was written; {REMEDY}"
+                "predictions too slow, so nothing was written"
             )
         if time.monotonic() - self._said >= REMIND:
             self._said = time.monotonic()
@@ -112,8 +119,8 @@ def calibrate_device(
     """Measure for ``seconds`` seconds, fit, which takes a few seconds more, and make a new profile of this machine.
 
     None is the usual time, number of threads or host name. Waits until nothing else computes, measures again what was
-    disturbed, and raises RunFailed where that takes too long; unless a ``busy`` machine is accepted. ``show`` gets the
-    share that is done, and the rest in words.
+    disturbed, and raises BusyMachine where that takes too long; unless a ``busy`` machine is accepted. ``show`` gets
+    the share that is done, and the rest in words.
     """
     seconds, threads = USUAL_SECONDS if seconds is None else seconds, check_threads(threads)
     if not LEAST_SECONDS <= seconds <= MOST_SECONDS:

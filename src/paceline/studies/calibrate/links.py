@@ -25,7 +25,7 @@ from torch import nn
 from paceline.clusters.profile import INSIDE, LinkFit, Profile, read_profile, write_profile
 from paceline.collectives.traffic import plan_buckets
 from paceline.costs.recorded import typical_step, usual_pace
-from paceline.errors import RunFailed, UsageError
+from paceline.errors import UsageError
 from paceline.jobs.build import traceable_of_job
 from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
@@ -41,7 +41,7 @@ from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
 from paceline.runtimes.threads import VARIABLE, usual_threads
 from paceline.strategies.effects import BucketedMean
 from paceline.studies.calibrate import link_fit
-from paceline.studies.calibrate.device import REMEDY, check_out
+from paceline.studies.calibrate.device import BusyMachine, check_out
 from paceline.studies.calibrate.measure import TrainingStep
 from paceline.studies.collectives.group import BenchGroup, BenchInterrupted
 from paceline.studies.collectives.probe import Prober, fit_line
@@ -139,7 +139,7 @@ def calibrate_links(
     Workers of one host measure shared memory and Gloo on the loopback, those of several hosts the network between
     them. Hosts that are one machine compute ``beside`` times as long together, as was measured there before. All
     workers return the same. Unless a ``busy`` machine is accepted, rounds during which something else computed are
-    measured again, and RunFailed is raised where too many were.
+    measured again, and BusyMachine is raised where too many were.
     """
     torch.set_num_threads(1)
     with BenchGroup(info, stopping) as group, suppress(BenchInterrupted):
@@ -159,7 +159,7 @@ def calibrate_links(
                 found.append(one)
             if len(found) == rounds:
                 return probe.fit(found, disturbed if busy else "")
-        raise RunFailed(f"{disturbed} Nothing was written: {REMEDY}")
+        raise BusyMachine(f"{disturbed} Nothing was written")
     return None
 
 
@@ -389,4 +389,4 @@ def _train(train: Train, settings: Mapping[str, str], busy: bool) -> RunFolder:
         disturbed = disturbance(recorded_loads(run), "the measurement")
         if busy or not disturbed:
             return run
-    raise RunFailed(f"{disturbed} Messages with a server were not added: {REMEDY}")
+    raise BusyMachine(f"{disturbed} Messages with a server were not added")
