@@ -109,7 +109,7 @@ def key_numbers(run: RecordedRun) -> dict[str, str]:
     numbers["steps a worker"] = f"{summary.steps:,}"
     if step.total:
         numbers["typical step"] = show_seconds(step.total)
-        numbers["samples/s"] = f"{samples_per_second(run):,.0f}"
+        numbers["samples/s in typical steps"] = f"{samples_per_second(run):,.0f}"
     if expected is not None and step.total:
         numbers["predicted step"] = (
             f"{show_seconds(expected.step)} ({100 * (expected.step / step.total - 1):+.0f}\u00a0%)"
@@ -291,7 +291,7 @@ def compared_answer(runs: Sequence[RecordedRun], names: Sequence[str]) -> tuple[
 def differences_table(runs: Sequence[RecordedRun], names: Sequence[str]) -> PageTable:
     """Key figures run by run; beside each number, how it compares with the first run's."""
     measures: Mapping[str, tuple[Callable[[RecordedRun], float | None], Callable[[float], str]]] = {
-        "samples/s": (samples_per_second, lambda value: f"{value:,.0f}"),
+        "samples/s in typical steps": (samples_per_second, lambda value: f"{value:,.0f}"),
         "typical step": (lambda run: mean_step(run).total, show_seconds),
         **{
             part: (lambda run, field=field: getattr(mean_step(run), field), show_seconds)  # type: ignore[misc]
