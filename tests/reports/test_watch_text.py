@@ -1,3 +1,4 @@
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,6 +85,16 @@ def test_once_prints_and_ends_also_as_a_document(capsys):
 def test_a_run_that_has_ended_is_shown_and_left(capsys):
     assert main(["watch", str(GOLDEN / "all-reduce")]) == 0
     assert "has ended" in capsys.readouterr().out
+
+
+def test_a_damaged_summary_is_refused_by_its_name(tmp_path, capsys):
+    """Else a run that ended long ago would be said to run."""
+    run = shutil.copytree(GOLDEN / "served", tmp_path / "served")
+    (run / "summary.json").write_text('{"a": 1}')
+    assert main(["watch", str(run), "--once"]) == 2
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert f"{run}/summary.json is not the summary of a run" in printed.err
 
 
 def test_ctrl_c_ends_quietly(state, monkeypatch, capsys):

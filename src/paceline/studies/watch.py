@@ -1,5 +1,6 @@
 """A run that goes on, from its files only: how far it is, how fast, where its time goes, who waits for whom."""
 
+import socket
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -100,10 +101,12 @@ class RunState:
     started: Started | None
     summary: Summary | None
     """Once the run has ended."""
+    abandoned: bool = False
+    """Whether it is silent and was recorded on this host alone, no process of which uses it."""
 
     @property
     def over(self) -> bool:
-        return self.status in ("ended", "failed")
+        return self.abandoned or self.status in ("ended", "failed")
 
     def to_json(self) -> dict[str, Any]:
         document = to_document(self)
@@ -224,9 +227,11 @@ class RunWatcher:
         working = [one for one in ranks if one.steps_per_second]
         step = fmean(one.step for one in ranks) if ranks else 0.0
         epochs, last_step = _budget(folder, started, self._rows)
+        status = _status(summary, silence, locked, failures, working)
         return RunState(
             name=folder.path.name,
-            status=_status(summary, silence, locked, failures, working),
+            status=status,
+            abandoned=status == "silent" and locked is False and _is_recorded_here(folder),
             silence=silence,
             locked=locked,
             seconds=max((one.seconds for one in ranks), default=0.0),
@@ -286,11 +291,14 @@ class RunWatcher:
         return None if newest is None else max(0.0, time.time() - newest)
 
     def _summary(self) -> Summary | None:
-        """Of this run, and not of its start before it was resumed: that is older than what was recorded since."""
+        """Of this run, and not of its start before it was resumed: that is older than what was recorded since.
+
+        A damaged one raises DamagedFile: nothing says how the run ended, and it does not go on.
+        """
         try:
             if self._folder.summary.stat().st_mtime >= (self._newest() or 0.0) - COPIED:
                 return read_summary(self._folder)
-        except (OSError, DamagedFile):
+        except OSError:
             pass
         return None
 
@@ -305,6 +313,15 @@ def _read_started(folder: RunFolder) -> Started | None:
         return from_document(read_json(folder.start), Started)
     except (OSError, DamagedFile, ValueError):  # a simulated run, or one of another version
         return None
+
+
+def _is_recorded_here(folder: RunFolder) -> bool:
+    """Whether all processes that have used this very folder were of this host."""
+    try:
+        host = read_json(folder.env).get("host")
+    except (OSError, DamagedFile, AttributeError):
+        return False
+    return host == socket.gethostname() and len(folder.lock_nodes()) == 1
 
 
 def _budget(
