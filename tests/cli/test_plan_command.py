@@ -107,6 +107,7 @@ def test_a_job_on_cpus_is_planned_with_its_own_samples(capsys):
         (f"{MLP} --hardware a100:price=1 --job my.py:build", "both say what is trained"),
         (f"{MLP} --hardware a100:price=1 --convergence nowhere", "is not the folder of a study"),
         (f"{MLP} --hardware a100:price=1 --target-accuracy 0.9", "give --convergence"),
+        (f"{MLP} --hardware a100:prce=2", "unknown key 'prce'; did you mean 'price'?"),
         (f"{MLP} --hardware missing.json:price=1", "missing.json"),
         (f"{MLP} --offers missing.toml", "cannot read the file of offers"),
         (f"{MLP} --hardware a100:price=1 --servers 99", "servers 99 is out of range"),

@@ -108,6 +108,12 @@ class Reader:
         places = (f"{self.path}{key}[{index}]." for index in range(len(found)))
         return [Reader(self.where, place, one, self.text) for place, one in zip(places, found, strict=True)]
 
+    def only(self, kind: type[Any]) -> None:
+        """Refuse every key that is no field of ``kind``, before its own rules miss the one that was meant."""
+        for name in get_type_hints(kind):
+            self._known[name.replace("_", "-")] = None
+        self.finish()
+
     def finish(self) -> None:
         for key in self.values:
             if key not in self._known:

@@ -105,6 +105,5 @@ def read_offers(path: Path) -> tuple[Offer, ...]:
 
 def _read(reader: toml.Reader) -> Offer:
     reader.need("device = 'a100'")
-    offer = reader.fill(Offer)
-    reader.finish()
-    return offer
+    reader.only(Offer)
+    return reader.fill(Offer)
