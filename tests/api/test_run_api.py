@@ -16,6 +16,8 @@ from paceline.errors import RunFailed
 from paceline.jobs.build import build_job
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
+from paceline.records.spans import StepBreakdown
+from recorded_runs import made_up, totals
 
 CLUSTER = "hosts=2,bandwidth=1 Gbit/s,latency=50 us,forward=1 ms,backward=2 ms"
 SHORT = {"iterations": 6, "batch_size": 16, "model": "mlp", "checkpoint_every": "never"}
@@ -284,3 +286,14 @@ def test_a_page_is_made_of_a_loaded_run(tmp_path):
     assert page.read_text().startswith("<!doctype html>")
     with pytest.raises(paceline.UsageError, match="which run"):
         paceline.report()
+
+
+def test_a_script_s_run_without_an_end_is_not_resumed(tmp_path, monkeypatch):
+    """If this failed, people would be sent to a command that refuses scripts."""
+    script = made_up(tmp_path, [totals(StepBreakdown(forward=1e-3))], job=JobSpec(path="base.py")).config
+    monkeypatch.setattr("paceline.studies.recorded.read_config", lambda _: script)
+    with pytest.raises(
+        paceline.UsageError, match=r"goes on, failed, or was killed; .* run the script again"
+    ) as caught:
+        paceline.load_run(tmp_path)
+    assert "resume" not in str(caught.value)

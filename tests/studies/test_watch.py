@@ -1,10 +1,12 @@
 import os
 import shutil
+import socket
 import time
 from pathlib import Path
 
 import pytest
 
+from paceline.cli.main import main
 from paceline.errors import UsageError
 from paceline.records.events import EventWriter, MetricsRow, append_metrics
 from paceline.records.files import to_document, write_json
@@ -150,3 +152,22 @@ def test_what_is_held_does_not_grow_with_the_run(run):
         watcher.look()
     work, _ = watcher._ranks[0]
     assert len(work._seconds) == SECONDS
+
+
+def test_a_silent_run_of_this_host_that_no_process_uses_is_over(run, capsys):
+    """If this failed, whoever watches a run that was killed would wait for ever."""
+    append(run, 0, step(1, 0.0, 0.5))
+    os.utime(run.events(0), (time.time() - 60, time.time() - 60))
+    with RunLock.own(run, 0):
+        write_json(run.env, {"host": "elsewhere"})
+        assert not RunWatcher(run).look().over
+        write_json(run.env, {"host": socket.gethostname()})
+        assert not RunWatcher(run).look().over, "a process of this host uses it"
+    state = RunWatcher(run).look()
+    assert (state.status, state.abandoned, state.over) == ("silent", True, True)
+    assert main(["watch", str(run.path)]) == 0
+    told = capsys.readouterr().out
+    assert told.count("silent for") == 1
+    assert "no process of this host, which recorded it, uses it: it was killed" in told
+    run.lock(1).touch()
+    assert not RunWatcher(run).look().over, "processes of another host have used it"

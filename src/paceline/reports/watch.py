@@ -50,6 +50,9 @@ def watch_line(state: RunState) -> str:
 def status_words(state: RunState) -> str:
     if state.status == "failed":
         return f"failed after {show_seconds(state.seconds)}; see {', '.join(state.failures)}"
+    if state.abandoned:
+        silence = time_left(state.silence or 0.0)
+        return f"silent for {silence}, and no process of this host, which recorded it, uses it: it was killed"
     holder = {
         True: "its processes live",
         False: "no process of this host uses it: it was killed, or runs on another host",

@@ -62,8 +62,11 @@ def read_recorded(path: Path) -> RecordedRun:
     folder = RunFolder(path)
     config = read_config(folder)
     if not folder.summary.exists():
+        state, again = "or was killed", "resume it"
+        if config.settings.job.is_script:
+            state, again = "failed, or was killed", "run the script again"
         raise UsageError(
-            f"{path} holds no summary.json: its run goes on, or was killed; wait for its end, resume it, or follow it "
-            f"with 'paceline watch {path}'"
+            f"{path} holds no summary.json: its run goes on, {state}; wait for its end, {again}, or follow it with "
+            f"'paceline watch {path}'"
         )
     return RecordedRun(folder, config, read_summary(folder))
