@@ -11,7 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+import paceline.loop.script
 from command import run_paceline, run_python, start_python
+from paceline.cli.main import main
 
 SHOWS = """
 import json, os, sys
@@ -70,6 +72,33 @@ def test_an_option_of_paceline_after_the_script_is_explained(tmp_path: Path) -> 
         "(exit code 2; --strategy after the script is the script's own, paceline's come before it)"
         in done.stderr
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (
+            ["script.py", "--strategy=local-sgd"],
+            "--strategy=local-sgd after the script is the script's own, ",
+        ),
+        (["--workers", "2", "script.py", "--workers", "4"], ""),
+        (["script.py", "--epochs", "4"], ""),
+    ],
+)
+def test_an_option_after_a_script_that_ignores_it_is_explained(
+    words: list[str],
+    hint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """If this failed, a script that reads no arguments would train with another strategy, without a word."""
+    (tmp_path / "script.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "ERROR")  # which the command sets
+    monkeypatch.setattr(paceline.loop.script, "launch_script", lambda *_: 0)
+    assert main(["run", *words]) == 0
+    assert capsys.readouterr().err == (f"paceline: {hint}paceline's come before it\n" if hint else "")
 
 
 @pytest.mark.parametrize("module", [False, True])

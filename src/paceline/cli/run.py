@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 SCRIPT = Group("What is run", sort_key=1)
 _END = "--"
-_MISPLACED = ("--strategy", "--codec", "--workers", "--servers")
-"""What is often written after the script, which may have options of these names itself."""
 
 
 @Parameter(name="*")
@@ -109,7 +107,7 @@ def _request(
             path=words[0],
             arguments=words[1:],
             is_module=options.module is not None,
-            misplaced=next((word for word in words[1:] if word.partition("=")[0] in _MISPLACED), ""),
+            misplaced=_misplaced(words[1:], options, where),
         ),
         strategy=options.strategy,
         codec=options.codec,
@@ -121,10 +119,24 @@ def _request(
     )
 
 
+def _misplaced(words: Sequence[str], options: ScriptOptions, where: ProcessOptions) -> str:
+    """What is often written after the script, which may have such options itself: one that the run was not given."""
+    given = {
+        "--strategy": options.strategy,
+        "--codec": options.codec,
+        "--workers": where.workers,
+        "--servers": options.servers,
+    }
+    missing = [name for name, value in given.items() if value is None]
+    return next((word for word in words if word.partition("=")[0] in missing), "")
+
+
 def _run(request: "ScriptRequest", where: ProcessOptions, info: ProcessInfo | None) -> int:
     from paceline.cli.main import main
     from paceline.loop.script import launch_script, run_script
 
+    if request.script.hint and (info is None or (info.launch is None and info.rank == 0)):
+        say_on_stderr(request.script.hint)
     if info is None:
         plan = where.plan(DEFAULT_WORKERS if where.workers is None else where.workers)
         return launch_script(request, plan, main, sys.argv[1:])

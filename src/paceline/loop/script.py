@@ -41,7 +41,7 @@ class Script:
     arguments: Sequence[str] = ()
     is_module: bool = False
     misplaced: str = ""
-    """An argument that may have been meant for the run, which is said where the script refuses its arguments."""
+    """An argument that may have been meant for the run, which is said as it begins, and where the script refuses it."""
 
     def __post_init__(self) -> None:
         if not self.is_module and not Path(self.path).is_file():
@@ -54,6 +54,13 @@ class Script:
     def name(self) -> str:
         """As records name it."""
         return self.path if self.is_module else script_name(self.path)
+
+    @property
+    def hint(self) -> str:
+        """Where options of the run go; empty where none may be misplaced."""
+        if not self.misplaced:
+            return ""
+        return f"{self.misplaced} after the script is the script's own, paceline's come before it"
 
     def search(self) -> None:
         """Find modules where the script does."""
@@ -198,8 +205,7 @@ def _exited(leaving: SystemExit, script: Script) -> ScriptExited:
     code = leaving.code if isinstance(leaving.code, int) else 1
     if code is not leaving.code:
         sys.stderr.write(f"{leaving.code}\n")
-    ours = script.misplaced if code == 2 else ""
-    hint = f"; {ours} after the script is the script's own, paceline's come before it" if ours else ""
+    hint = f"; {script.hint}" if code == 2 and script.hint else ""
     return ScriptExited(f"exit code {code}{hint}", code & 0xFF)
 
 
