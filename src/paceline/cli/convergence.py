@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from paceline import specs
 from paceline.cli.importing import gc_paused, skip_compiler_import
-from paceline.cli.options import AGREE, LENGTH, RECORD, WHERE, RunOptions, Whole, given_options
+from paceline.cli.options import AGREE, LENGTH, RECORD, WHERE, Accuracy, RunOptions, Whole, given_options
 from paceline.cli.simulate import MISSED, ClusterOptions
 from paceline.codecs import check_codec
 from paceline.errors import UsageError
@@ -45,7 +45,7 @@ class GridChoice:
 class GridOptions(RunOptions, GridChoice):
     """The options of one run, but for what a study varies; None means that an option was not given."""
 
-    target_accuracy: Annotated[float | None, Parameter(group=LENGTH)] = None
+    target_accuracy: Annotated[float | None, Accuracy, Parameter(group=LENGTH)] = None
     """Compare when this is reached, such as 0.97 (default: a point below what the first comes to)."""
     evaluate_every: Annotated[str | None, Parameter(group=RECORD)] = None
     """'1 epoch' or '500 steps' (default: 20 times a run, at least once an epoch); its time and bytes do not count."""
@@ -62,7 +62,9 @@ class GridOptions(RunOptions, GridChoice):
         for codec in self.codecs or ():
             check_codec(codec)
         if self.target_accuracy is not None and not 0 < self.target_accuracy <= 1:
-            raise UsageError(f"--target-accuracy {self.target_accuracy:g} must lie between 0 and 1")
+            raise UsageError(
+                f"--target-accuracy {self.target_accuracy:g} must lie between 0 and 1, such as 0.97"
+            )
         if self.seeds is not None and not 1 <= self.seeds <= MOST_SEEDS:
             raise UsageError(f"--seeds {self.seeds} is out of range: 1 to {MOST_SEEDS:,}")
 

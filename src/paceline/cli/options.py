@@ -45,7 +45,17 @@ def whole(kind: object, tokens: Sequence[Token]) -> int:  # noqa: ARG001
         raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
 
 
+def accuracy(kind: object, tokens: Sequence[Token]) -> float:  # noqa: ARG001
+    try:
+        return float(tokens[0].value)
+    except ValueError:
+        raise ValueError(
+            f"{tokens[0].value!r} is not an accuracy: it must lie between 0 and 1, such as 0.97"
+        ) from None
+
+
 Whole = Parameter(converter=whole)
+Accuracy = Parameter(converter=accuracy)
 
 
 def given(options: "DataclassInstance") -> dict[str, Any]:
@@ -121,7 +131,7 @@ class RunOptions:
     """Passes over the training data (default 30)."""
     iterations: Annotated[int | None, Whole, Parameter(name=["--iterations", "-i"], group=LENGTH)] = None
     """Steps per worker, instead of epochs."""
-    target_accuracy: Annotated[float | None, Parameter(group=LENGTH)] = None
+    target_accuracy: Annotated[float | None, Accuracy, Parameter(group=LENGTH)] = None
     """Stop as soon as an evaluation reaches this accuracy, such as 0.97."""
     seed: Annotated[int | None, Whole, Parameter(group=LENGTH)] = None
     """Decides the initial weights and the order of the data (default 1)."""

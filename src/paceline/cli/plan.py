@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 
 from paceline.cli.importing import gc_paused
-from paceline.cli.options import AGREE, JOB, LENGTH, WHERE, given, whole
+from paceline.cli.options import AGREE, JOB, LENGTH, WHERE, Accuracy, given, whole
 from paceline.cli.predict import AgreeCount, JobText, Shown, ShownPath, write_text
 from paceline.errors import UsageError
 
@@ -73,7 +73,7 @@ class PlanOptions:
     """Servers of strategies that have them (default: one a host, up to 4)."""
     convergence: Annotated[Path | None, Parameter(group=AGREE)] = None
     """The folder of a 'paceline bench convergence': multiplies samples by what it measured."""
-    target_accuracy: Annotated[float | None, Parameter(group=AGREE)] = None
+    target_accuracy: Annotated[float | None, Accuracy, Parameter(group=AGREE)] = None
     """With --convergence: the accuracy whose samples count (default: as the study chooses)."""
 
 

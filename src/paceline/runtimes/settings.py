@@ -93,7 +93,10 @@ class Settings:
                 self.job.is_script or (self.epochs is None) != (self.iterations is None),
                 "give either epochs or iterations, not both",
             ),
-            (target is None or 0 < target <= 1, f"a target accuracy of {target} must lie between 0 and 1"),
+            (
+                target is None or 0 < target <= 1,
+                f"a target accuracy of {target} must lie between 0 and 1, such as 0.97",
+            ),
             (0 <= self.seed < 2**63, f"seed {self.seed} is out of range: at least 0 and less than 2**63"),
             (
                 self.reference_batch is None or 0 < self.reference_batch < float("inf"),
