@@ -41,8 +41,8 @@ def predict_run(config: Config, job: Job, path: Path, transport: str) -> tuple[P
     request = _request(config, profile, path, transport)
     with undisturbed(AllStreams()):
         model = find_model(request, subject=job)
-        model = _with_data(model, _loading(job, config.settings), job.loader_workers)
         model.check()
+        model = _with_data(model, _loading(job, config.settings), job.loader_workers)
         row, basis = model.row(model.strategies[0], config.settings.workers), basis_of(model)
     return row, replace(basis, compute=f"{basis.compute}; {_data_words(job.loader_workers)}")
 
@@ -54,11 +54,11 @@ def _data_words(loaders: int) -> str:
 
 def _with_data(model: PacelineModel, seconds: float, loaders: int) -> PacelineModel:
     """The model whose steps wait for their data, of which one process loads a sample in so many seconds."""
-    alone = replace(model, compute=replace(model.compute, data=seconds))
-    step = alone.step(alone.setup(model.strategies[0], model.workers[0]))
+    waiting = replace(model, compute=replace(model.compute, data=seconds))
+    if not (loaders and seconds):
+        return waiting
+    step = waiting.step(waiting.setup(model.strategies[0], model.workers[0]))
     load = step.breakdown.data
-    if not load:
-        return alone
     waits = exposed_loading(load, loaders, step.seconds - load)
     return replace(model, compute=replace(model.compute, data=seconds * waits / load))
 
