@@ -79,7 +79,7 @@ def test_an_optimizer_is_made_again_with_its_defaults(kind: type[optim.Optimizer
         ("sgd:nesterov=true,momentum=0", "nesterov=true needs momentum"),
         ("adam:beta2=1.5", "beta2=1.5 is out of range"),
         ("adamw:eps=0", "eps=0 is out of range"),
-        ("sgd:rate=1", "setting of optimizer 'sgd'"),
+        ("sgd:rate=1", "setting 'rate' of optimizer 'sgd'"),
         ("adan", "did you mean 'adam'"),
     ],
 )
