@@ -85,7 +85,7 @@ def test_the_same_seed_makes_the_same_model() -> None:
         ("mlp:layers=-1", "layers=-1 is out of range"),
         ("cnn:first=0", "first=0"),
         ("cnm", "did you mean 'cnn'"),
-        ("resnet18:gamma=0", "setting of model 'resnet18'.*zero_gamma"),
+        ("resnet18:gamma=0", "setting 'gamma' of model 'resnet18'.*zero_gamma"),
     ],
 )
 def test_a_wrong_model_is_refused(spec: str, says: str) -> None:
