@@ -62,7 +62,13 @@ class Hand:
             self._serve(rank, None)
 
     def join(self, rank: int, life: Callable[["Hand", Worker], Program] | None = None) -> None:
-        """A worker starts and runs until it has to wait; ``life`` is its program if not the strategy's own."""
+        """A worker starts and runs until it has to wait; ``life`` is its program if not the strategy's own.
+
+        What was on its way to a worker of the same rank that has died is lost, as its connection is.
+        """
+        for (_, receiver), messages in self.on_their_way.items():
+            if receiver == Peer("worker", rank):
+                messages.clear()
         zeros = torch.zeros(self.size)
         me = Worker(rank, 0, zeros.clone(), zeros.clone(), torch.empty(0), servers=len(self.servers))
         self.workers[rank], self._inbox[rank] = me, deque()
