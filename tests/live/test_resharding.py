@@ -1,5 +1,6 @@
 """A run goes on with another number of workers: on real runs of one host."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 from command import run_json, run_paceline
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
+from paceline.records import folder as folder_module
 from paceline.records.folder import RunFolder, check_writable
 from paceline.records.summary import Observer
 from paceline.records.tensors import read_tensors
@@ -155,7 +157,11 @@ def test_a_place_where_no_folder_can_be_made_is_refused_with_the_command_that_ma
     folder = RunFolder(tmp_path / "runs" / "it")
     folder.path.mkdir(parents=True)
     write_config(folder, Settings(job=JobSpec(), batch_sizes=(8, 8), epochs=1), "live", {})
-    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path / "runs")  # root may write anywhere
+
+    def refuse(place):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(place))
+
+    monkeypatch.setattr(folder_module, "try_writing", refuse)  # root may write anywhere
     with pytest.raises(
         UsageError, match=r"make it elsewhere with 'paceline reshard .*it --workers 1 --runs FOLDER'"
     ):
