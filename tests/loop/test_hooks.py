@@ -1,9 +1,8 @@
 """What torch calls while a script trains, in one process: the other worker is made up, or there is none."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,18 +39,6 @@ class WithZeros(SoloComm):
 
     def exchange(self, document: Any) -> list[Any]:
         return super().exchange(document) * 2
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A process whose run is dropped afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ScriptProcess, "current", None)
-    yield
-    process = ScriptProcess.current
-    if process is not None and process.joined is not None:
-        process.joined.abandon()
-        process.joined = None
 
 
 @pytest.fixture

@@ -56,24 +56,12 @@ def test_workers_whose_loops_do_not_fit_together_end_with_a_sentence(
     assert any(told in out + err for _, out, err in done) == (name != "nothing")
 
 
-@pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A process that is the only worker, and whose run is dropped afterwards."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ScriptProcess, "current", None)
-    yield
-    process = ScriptProcess.current
-    if process is not None and process.joined is not None:
-        process.joined.abandon()
-        process.joined = None
-
-
 def model_and_optimizer(rate: float = 0.1) -> tuple[nn.Sequential, torch.optim.SGD]:
     model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
     return model, torch.optim.SGD(model.parameters(), lr=rate)
 
 
-def test_two_optimizers_are_refused(alone: None) -> None:
+def test_two_optimizers_are_refused(here: None) -> None:
     """As of a generator and a discriminator."""
     model, _ = model_and_optimizer()
     first = torch.optim.SGD(model[0].parameters(), lr=0.1)
@@ -81,13 +69,13 @@ def test_two_optimizers_are_refused(alone: None) -> None:
         paceline.distribute(model, first)
 
 
-def test_a_second_model_is_refused(alone: None) -> None:
+def test_a_second_model_is_refused(here: None) -> None:
     paceline.distribute(*model_and_optimizer())
     with pytest.raises(UsageError, match="twice in one process"):
         paceline.distribute(*model_and_optimizer())
 
 
-def test_a_step_without_a_gradient_is_refused(alone: None) -> None:
+def test_a_step_without_a_gradient_is_refused(here: None) -> None:
     model, optimizer = model_and_optimizer()
     worker = paceline.distribute(model, optimizer)
     with worker.no_sync():
@@ -99,7 +87,7 @@ def test_a_step_without_a_gradient_is_refused(alone: None) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd:period=2"])
-def test_an_optimizer_made_after_distribute_is_refused(strategy: str, alone: None) -> None:
+def test_an_optimizer_made_after_distribute_is_refused(strategy: str, here: None) -> None:
     """If this failed, the model would be trained by it alone, and nothing sent, without a word."""
     model, optimizer = model_and_optimizer()
     worker = paceline.distribute(model, optimizer, strategy=strategy)
@@ -113,7 +101,7 @@ def test_an_optimizer_made_after_distribute_is_refused(strategy: str, alone: Non
 
 
 def test_a_model_in_ddp_is_refused_also_where_that_is_made_later(
-    alone: None, monkeypatch: pytest.MonkeyPatch
+    here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If this failed, gradients would be summed twice, and local SGD would be all-reduce, without a word."""
     model, optimizer = model_and_optimizer()
@@ -138,7 +126,7 @@ class Wrapper(torch.optim.Optimizer):
             self.wrapped.step()
 
 
-def test_a_wrapper_of_the_optimizer_is_not_another_one(alone: None) -> None:
+def test_a_wrapper_of_the_optimizer_is_not_another_one(here: None) -> None:
     """If this failed, a script that skips a step, or that trains a second model beside, would be refused."""
     model, optimizer = model_and_optimizer()
     worker = paceline.distribute(model, optimizer)
@@ -149,14 +137,14 @@ def test_a_wrapper_of_the_optimizer_is_not_another_one(alone: None) -> None:
     worker.close()
 
 
-def test_gradients_that_the_model_was_not_called_for_are_refused(alone: None) -> None:
+def test_gradients_that_the_model_was_not_called_for_are_refused(here: None) -> None:
     model, optimizer = model_and_optimizer()
     paceline.distribute(model, optimizer)
     with pytest.raises(UsageError, match="without a call of the model"):
         model[0](torch.randn(3, 4)).sum().backward()
 
 
-def test_a_parameter_that_is_unfrozen_is_refused(alone: None) -> None:
+def test_a_parameter_that_is_unfrozen_is_refused(here: None) -> None:
     model, optimizer = model_and_optimizer()
     model[1].weight.requires_grad_(False)
     paceline.distribute(model, optimizer)
@@ -166,13 +154,13 @@ def test_a_parameter_that_is_unfrozen_is_refused(alone: None) -> None:
         optimizer.step()
 
 
-def test_a_step_of_lbfgs_is_refused(alone: None) -> None:
+def test_a_step_of_lbfgs_is_refused(here: None) -> None:
     model, _ = model_and_optimizer()
     with pytest.raises(UsageError, match="several gradients a step"):
         paceline.distribute(model, torch.optim.LBFGS(model.parameters()))
 
 
-def test_what_several_learners_cannot_have_is_refused(alone: None) -> None:
+def test_what_several_learners_cannot_have_is_refused(here: None) -> None:
     model, optimizer = model_and_optimizer()
     paceline.distribute(model, optimizer, strategy="sma:learners=3")
     with pytest.raises(UsageError, match="a mini-batch of 2 rows cannot be divided among 3 learners"):
@@ -183,7 +171,7 @@ def test_what_several_learners_cannot_have_is_refused(alone: None) -> None:
         optimizer.step()
 
 
-def test_outputs_of_learners_that_are_not_rows_are_refused(alone: None) -> None:
+def test_outputs_of_learners_that_are_not_rows_are_refused(here: None) -> None:
     class Summed(nn.Linear):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             return super().forward(inputs).sum(0)
@@ -194,7 +182,7 @@ def test_outputs_of_learners_that_are_not_rows_are_refused(alone: None) -> None:
         model(torch.randn(4, 4))
 
 
-def test_states_of_another_run_are_refused(alone: None) -> None:
+def test_states_of_another_run_are_refused(here: None) -> None:
     model, optimizer = model_and_optimizer()
     worker = paceline.distribute(model, optimizer)
     state = worker.state_dict()
@@ -226,7 +214,7 @@ def test_strategies_whose_workers_take_different_steps_are_refused(strategy: str
     ("strategy", "refused"), [("local-sgd:period=2", True), ("sma:learners=2", True), ("all-reduce", False)]
 )
 def test_no_replica_is_taken_for_the_central_model(
-    strategy: str, refused: bool, alone: None, monkeypatch: pytest.MonkeyPatch
+    strategy: str, refused: bool, here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If this failed, an evaluation after loading would be of what one worker has, without a word."""
     model, optimizer = model_and_optimizer()
