@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import paceline
 from paceline.errors import UsageError
-from paceline.loop.first_batch import FirstBatch, find_equal
+from paceline.loop.mini_batch import FirstBatch, find_equal
 from paceline.loop.process import ScriptProcess
 from paceline.loop.steps import LoopSteps
 from paceline.runtimes.flat import flat_buffers

@@ -15,6 +15,7 @@ from command import run_python
 from loop.pairs import run_ranks
 from paceline.collectives.traffic import ring_bytes
 from paceline.errors import UsageError
+from paceline.loop.moments import Moments
 from paceline.loop.process import ScriptProcess, script_settings
 from paceline.loop.store_comm import StoreComm
 from paceline.loop.watch_recorder import ExchangeLengths, WatchRecorder
@@ -134,7 +135,7 @@ def test_exchanges_are_split_by_the_shortest_without_waiting(tmp_path: Path) -> 
     lengths = [ExchangeLengths(store, rank, 2) for rank in range(2)]
     ledgers = [TimeLedger(), TimeLedger()]
     writers = [EventWriter(tmp_path / f"{rank}.jsonl") for rank in range(2)]
-    recorders = [WatchRecorder(*one) for one in zip(lengths, writers, ledgers, strict=True)]
+    recorders = [WatchRecorder(*one, Moments()) for one in zip(lengths, writers, ledgers, strict=True)]
     for step in range(1, 4):
         for seconds, recorder in zip((0.02, 0.005), recorders, strict=True):
             recorder.mark("backward")
@@ -170,7 +171,7 @@ def test_a_record_is_written_when_the_store_is_gone(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(lengths, "post", gone)
     with EventWriter(tmp_path / "events.jsonl") as events:
-        recorder = WatchRecorder(lengths, events, ledger)
+        recorder = WatchRecorder(lengths, events, ledger, Moments())
         for step in range(1, 3):
             recorder.exchanged(8, 8)
             recorder.count(1)
@@ -233,6 +234,65 @@ def test_backward_is_one_however_often_it_is_called_and_torchs_own_again_afterwa
     assert kinds[1:] == [["data", "forward", "backward", "backward", "apply"]] * 2
     assert [one.samples for one in records if one.is_step] == [4] * 3
     assert any(span.kind == "evaluate" for one in records if not one.is_step for span in one.spans)
+
+
+def kinds_of_steps(home: Path) -> list[list[str]]:
+    records = read_events(the_run(home).events(0))
+    return [[span.kind for span in one.spans] for one in records if one.is_step]
+
+
+def test_a_backward_that_fails_does_not_end_up_in_later_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where backwards in each other were miscounted, no later one would end."""
+    model, optimizer = watched_model(monkeypatch, tmp_path)
+    watching = paceline.watch(model, optimizer)
+    loop(optimizer, model, 1)
+    loss = model(torch.ones(4, 2)).sum()
+    handle = model.weight.register_hook(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        loss.backward()
+    handle.remove()
+    loop(optimizer, model, 3)
+    watching.stop()
+    _, failed, *others = kinds_of_steps(tmp_path)
+    assert failed == ["data", "forward", "backward"] * 2 + ["apply"]
+    assert others == [["data", "forward", "backward", "apply"]] * 2
+
+
+def test_of_a_backward_that_is_not_of_the_model_nothing_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = watched_model(monkeypatch, tmp_path)
+    watching = paceline.watch(model, optimizer)
+    for _ in range(3):
+        torch.ones(2, requires_grad=True).sum().backward()
+        loop(optimizer, model, 1)
+    watching.stop()
+    assert kinds_of_steps(tmp_path)[1:] == [["data", "forward", "backward", "apply"]] * 2
+
+
+def test_a_compiled_model_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hooks are compiled with the model, and leave the compiler before they note anything."""
+    model, optimizer = watched_model(monkeypatch, tmp_path)
+    watching = paceline.watch(model, optimizer)
+    loop(optimizer, torch.compile(model, backend="eager"), 5)
+    watching.stop()
+    assert kinds_of_steps(tmp_path)[1:] == [["data", "forward", "backward", "apply"]] * 4
+    assert read_summary(the_run(tmp_path)).totals[0].samples == 20
+
+
+def test_records_are_made_while_a_script_makes_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, what is noted would fill the memory of a script that calls its model and never steps."""
+    monkeypatch.setattr("paceline.loop.watch.SETTLE_EVERY", 0.0)
+    model, optimizer = watched_model(monkeypatch, tmp_path)
+    watching = paceline.watch(model, optimizer)
+    for _ in range(5):
+        model(torch.ones(4, 2))
+    assert sum(1 for _ in watching._steps._moments.take()) == 1
+    watching.stop()
 
 
 def test_a_step_is_predicted_from_the_record_of_a_script(

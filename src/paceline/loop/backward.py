@@ -1,4 +1,4 @@
-"""When a script calls backward, which torch has no hook for."""
+"""When a script calls backward, which torch has no hook for, and whether it is in one."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -7,6 +7,10 @@ from typing import Any
 import torch
 
 Backward = Callable[..., Any]
+
+
+def in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
 
 
 class ReplacedBackward:

@@ -11,16 +11,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from paceline.errors import RunFailed, UsageError
+from paceline.jobs.step import StepPhase
+from paceline.loop.backward import in_backward
 from paceline.loop.ddp import active_ddp, refuse_ddp
-from paceline.loop.first_batch import FirstBatch
 from paceline.loop.learners import RowBlocks
+from paceline.loop.mini_batch import FirstBatch, first_tensor, rows_of
 from paceline.loop.other_optimizer import OtherOptimizer
-from paceline.loop.phases import LoopPhases, first_tensor, in_backward, rows_of
 from paceline.loop.replica import LoopReplica, LoopRun
 from paceline.loop.served import ServedOptimizer
 from paceline.loop.uneven import UnevenLoops
@@ -30,9 +32,11 @@ from paceline.runtimes.session import Ending
 from paceline.strategies.effects import Apply, Gradient
 
 
-class LoopHooks(LoopPhases):
+class LoopHooks:
     """The hooks of one worker's model and optimizer, until ``remove``; the first mini-batch opens its run."""
 
+    phase: StepPhase = "data"
+    """Data is what lies before a forward."""
     run: LoopRun | None = None
     """Since ``begin``."""
     _computations: Generator[Computation, None, Ending]
@@ -55,16 +59,21 @@ class LoopHooks(LoopPhases):
         self._versions: list[int] = []
         """How often the gradients had been written to when they were complete."""
         self._other = OtherOptimizer(replica)
-        self._registered = [*self.register(replica.model, replica.users_optimizer), *self._other.register()]
+        self._registered = [*self._register(replica.model, replica.users_optimizer), *self._other.register()]
 
-    def register(self, model: nn.Module, optimizer: Optimizer) -> list[RemovableHandle]:
+    def _register(self, model: nn.Module, optimizer: Optimizer) -> list[RemovableHandle]:
         accumulated = [
             one.register_post_accumulate_grad_hook(partial(self._accumulated, view))  # type: ignore[no-untyped-call]
             for parameters, views in zip(self.replica.parameters, self.replica.grads, strict=True)
             for one, view in zip(parameters, views, strict=True)
         ]
-        forward = model.register_forward_hook(self._as_hook(self._forward_ends))
-        return [*super().register(model, optimizer), forward, *accumulated]
+        return [
+            model.register_forward_pre_hook(_never_compiled(self._forward_begins), with_kwargs=True),
+            model.register_forward_hook(_never_compiled(self._forward_ends)),
+            optimizer.register_step_pre_hook(_never_compiled(self._step_begins)),
+            optimizer.register_step_post_hook(_never_compiled(self._step_ends)),
+            *accumulated,
+        ]
 
     def remove(self) -> None:
         """The script may go on: from here on its backwards and steps are its own."""
@@ -296,3 +305,14 @@ class LoopHooks(LoopPhases):
 def _trains(model: nn.Module) -> bool:
     """Whether a call of the model is for a gradient, and not one that checkpointing repeats in backward."""
     return model.training and torch.is_grad_enabled() and not in_backward()
+
+
+def _never_compiled(hook: Callable[..., Any]) -> Any:
+    """A hook of a model that may be compiled: it is called, and never compiled itself."""
+    apart = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+
+    def called(*arguments: Any) -> Any:
+        # Where nothing is compiled, leaving the compiler alone would cost more than many a hook.
+        return (apart if is_compiling() else hook)(*arguments)
+
+    return called

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from paceline.errors import UsageError
-from paceline.loop.phases import rows_of
+from paceline.loop.mini_batch import rows_of
 
 INSTEAD = "or choose learners=1"
 

@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 from paceline.codecs import build_codec
 from paceline.errors import UsageError, say_on_stderr
 from paceline.loop.barrier import LoopBarrier
-from paceline.loop.first_batch import FirstBatch, find_equal
 from paceline.loop.hooks import LoopHooks
+from paceline.loop.mini_batch import FirstBatch, find_equal
 from paceline.loop.process import ScriptProcess
 from paceline.loop.replica import LoopReplica, LoopRun, prepare_script
 from paceline.loop.saved import begin_at

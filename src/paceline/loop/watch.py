@@ -9,19 +9,18 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.compiler import is_dynamo_compiling
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from paceline.errors import UsageError, describe, say_on_stderr
-from paceline.loop.backward import Backward, ReplacedBackward
+from paceline.loop.backward import ReplacedBackward, in_backward
 from paceline.loop.ddp import DDPExchanges, active_ddp
-from paceline.loop.phases import LoopPhases, rows_of
+from paceline.loop.moments import MomentHooks, Moments
 from paceline.loop.process import NO_STRATEGY, ScriptProcess
 from paceline.loop.replica import prepare_script
 from paceline.loop.store_comm import StoreComm, meet
-from paceline.loop.watch_recorder import ExchangeLengths, Note, WatchRecorder
+from paceline.loop.watch_recorder import ExchangeLengths, WatchRecorder
 from paceline.records.events import EventWriter
 from paceline.records.folder import RUNS
 from paceline.records.load import SystemSampler
@@ -30,6 +29,7 @@ from paceline.reports.findings import diagnose
 from paceline.reports.progress import ConsoleObserver, Tee
 from paceline.reports.trace import TraceObserver
 from paceline.runtimes.live.worker.comm import SoloComm
+from paceline.runtimes.live.worker.recorder import SETTLE_EVERY
 from paceline.runtimes.live.worker.records import RunRecords
 from paceline.runtimes.live.worker.start import sample_system
 from paceline.runtimes.session import Ending, Position
@@ -81,17 +81,16 @@ class ScriptConsole(ConsoleObserver):
         pass
 
 
-class WatchedSteps(LoopPhases):
+class WatchedSteps:
     """The steps of one worker. What goes wrong here ends the watching, and never the script."""
 
     recorder: WatchRecorder
-    note: Callable[[Note], None]
-    moment: Callable[[float], None]
     _records: RunRecords
     _comm: SoloComm
     _sampler: SystemSampler | None = None
+    _next_record = float("inf")
+    """The reading of the clock from which on records are made of what was noted."""
     agrees = stopped = False
-    _is_launched = False
 
     def __init__(self, process: ScriptProcess, model: nn.Module, optimizer: Optimizer) -> None:
         self._process, self._optimizer = process, optimizer
@@ -100,17 +99,17 @@ class WatchedSteps(LoopPhases):
         self._writing, self._held = ExitStack(), ExitStack()
         self._me: Worker | None = None
         self._ddp: DDPExchanges | None = None
-        self._samples = 0
-        self._averages = self._has_gradient = self._in_step = self._before_model = False
+        self._averages = self._before_model = False
         self._evaluation: RemovableHandle | None = None
         """Tells when the model has been evaluated, from the first call that does not train to one that does."""
         self._apart: Callable[..., None] = torch.compiler.disable(self._guarded)  # type: ignore[no-untyped-call]
+        self._moments = Moments()
+        self._hooks = MomentHooks(self._moments, self._before_training, self._before_evaluation)
         self._registered: list[RemovableHandle | ReplacedBackward] = []
         self.begin_watching(model)
 
     def begin_watching(self, model: nn.Module) -> None:
-        replaced = ReplacedBackward(self._around_backward)
-        self._registered += [*self.register(self._model, self._optimizer), replaced]
+        self._registered += self._hooks.register(self._model, self._optimizer)
         if isinstance(model, DistributedDataParallel):
             self._watch_ddp(model)
 
@@ -126,10 +125,6 @@ class WatchedSteps(LoopPhases):
             for one in self._ddp.trained
         ]
 
-    def _as_hook(self, hook: Callable[..., Any]) -> Any:
-        """As it is, as every call counts: it leaves compilers alone, and guards what may fail, itself."""
-        return hook
-
     def _guarded(self, doing: Callable[..., None], *arguments: Any) -> None:
         try:
             doing(*arguments)
@@ -143,43 +138,24 @@ class WatchedSteps(LoopPhases):
             self._writing.close()
         say_on_stderr(f"paceline.watch has stopped, and the script goes on: {_told(error)}")
 
-    def _ddp_begins(self, ddp: nn.Module, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        if self._me and self._ddp and ddp.training and torch.is_grad_enabled() and self.phase == "data":
-            self._before_model = self._ddp.broadcasts_buffers
-            self.note("apply" if self._in_step else "data")
-            self.moment(perf_counter())
-            self.phase = "forward"
-
-    def _forward_begins(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        if is_dynamo_compiling():
-            self._apart(self._forward_begins, model, args, kwargs)
-        elif not (model.training and torch.is_grad_enabled()):
-            if self._evaluation is None:
-                self._evaluation = model.register_forward_hook(partial(self._apart, self._evaluated))
-        elif self.phase != "backward":  # in which checkpointing repeats a forward
-            samples = rows_of(args, kwargs)
-            if self._me is None or self._evaluation or self._ddp:
-                self._guarded(self._prepare_forward, samples)
-            self._samples += samples
-            if self.phase == "data" and self._me:
-                # The optimizer's step may compute gradients itself.
-                self.note("apply" if self._in_step else "data")
-                self.moment(perf_counter())
-                self.phase = "forward"
+    def _before_training(self, samples: int) -> float:
+        self._guarded(self._prepare_forward, samples)
+        return 0.0 if self._ddp else self._next_record
 
     def _prepare_forward(self, samples: int) -> None:
         """What is not done at every step of a model by itself."""
         if self._me is None:
             self._find_ddp()
             self._open(samples)
+        elif perf_counter() >= self._next_record:
+            self._record()
         if self._evaluation:
             self._evaluation.remove()
             self._evaluation = None
-        if self._ddp:
+        if self._ddp and not in_backward():  # in which checkpointing repeats a forward
             self._averages = self._ddp.averages_next
             if self._before_model:
-                self.note(self._ddp.buffers)
-                self.moment(perf_counter())
+                self._moments.now(self._ddp.buffers)
                 self._before_model = False
 
     def _find_ddp(self) -> None:
@@ -187,41 +163,26 @@ class WatchedSteps(LoopPhases):
         if ddp is not None and self._ddp is None:
             self._watch_ddp(ddp)
 
+    def _record(self) -> None:
+        """Make records of what was noted, and show how far the script is."""
+        samples = self.recorder.samples
+        self.recorder.record_noted()
+        self._next_record = perf_counter() + SETTLE_EVERY
+        assert self._me is not None
+        trained = (self.recorder.samples - samples) * self._me.workers
+        self._records.stepped(self.recorder.steps, trained, float("nan"), self.recorder.now)
+
+    def _before_evaluation(self, model: nn.Module) -> None:
+        if self._evaluation is None:
+            self._evaluation = model.register_forward_hook(partial(self._apart, self._evaluated))
+
     def _evaluated(self, model: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002
-        """What was done since the last step was an evaluation, and belongs to none."""
-        if self._me and self.phase == "data" and not self._in_step:
-            self.note("evaluate")
-            self.moment(perf_counter())
-            self.note(None)
-            self.moment(perf_counter())
+        self._moments.now("evaluated")
 
-    def _around_backward(self, original: Backward) -> Backward:
-        """Of a loss, which belongs to forward, or of a second one; checkpointing calls backward in backward."""
-
-        def backward(*arguments: Any, **named: Any) -> None:
-            if is_dynamo_compiling():
-                apart(*arguments, **named)
-                return
-            if self.phase == "forward":
-                self.note("forward")
-                self.moment(perf_counter())
-                self.phase = "backward"
-            elif self.phase == "data" and self._has_gradient:
-                self.phase = "backward"
-            else:
-                original(*arguments, **named)
-                return
-            original(*arguments, **named)
-            self._end_backward()
-
-        apart = torch.compiler.disable(backward)  # type: ignore[no-untyped-call]
-        return backward
-
-    def _end_backward(self) -> None:
-        if self.phase == "backward":
-            self.note("backward")
-            self.moment(perf_counter())
-            self.phase, self._has_gradient = "data", True
+    def _ddp_begins(self, ddp: nn.Module, args: Any, kwargs: Any) -> None:  # noqa: ARG002
+        if self._me and self._ddp and ddp.training and torch.is_grad_enabled() and not in_backward():
+            self._before_model = self._ddp.broadcasts_buffers
+            self._moments.now(0)
 
     def _accumulated(self, parameter: nn.Parameter) -> None:  # noqa: ARG002
         """The first gradient is there. DDP waits for its sums in a callback that is not queued yet."""
@@ -231,39 +192,17 @@ class WatchedSteps(LoopPhases):
 
     def _computed(self) -> None:
         """All gradients are there, and DDP's callback is queued."""
-        self._end_backward()
+        self._moments.now("gradient")
         torch.autograd.Variable._execution_engine.queue_callback(self._averaged)
 
     def _averaged(self) -> None:
         assert self._ddp is not None
-        self.note(self._ddp.gradient)
-        self.moment(perf_counter())
+        self._moments.now(self._ddp.gradient)
 
-    def _step_begins(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if is_dynamo_compiling():
-            self._apart(self._step_begins, optimizer, args, kwargs)
-        elif self._me:
-            if not self._has_gradient:
-                self.note("data")
-                self.moment(perf_counter())
-            self._in_step = True
-
-    def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if is_dynamo_compiling():
-            self._apart(self._step_ends, optimizer, args, kwargs)
-        elif self._me:
-            self._in_step = self._has_gradient = False
-            self.phase = "data"
-            if self.recorder.note_step(self._samples):
-                self._guarded(self.recorder.record_noted)
-            if self._is_launched:
-                self._guarded(self._tell_launcher, self._me, self._samples)
-            self._samples = 0
-
-    def _tell_launcher(self, me: Worker, samples: int) -> None:
-        me.clock += 1
-        self._process.heartbeat.beat(me.clock)
-        self._records.stepped(me.clock, samples * me.workers, float("nan"), self.recorder.now)
+    def _tell_launcher(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
+        assert self._me is not None
+        self._me.clock += 1
+        self._process.heartbeat.beat(self._me.clock)
 
     def _open(self, samples: int) -> None:
         """All workers are in their first forward: the record begins."""
@@ -280,7 +219,6 @@ class WatchedSteps(LoopPhases):
         )
         me = Worker(self._comm.rank, self._comm.workers, params, params, buffers)
         self._observer = _observer(process, settings)
-        self._is_launched = process.info.launch is not None
         self._records = RunRecords(prepared, self._comm, self._observer, me)
         task = process.task(settings)
         self._held.enter_context(self._records.hold(task, None))
@@ -300,8 +238,14 @@ class WatchedSteps(LoopPhases):
             lengths = ExchangeLengths(self._comm.store, self._comm.rank, self._comm.workers)
         # Ranks of a host read the same clock, and their spans count from the same moment.
         begun = self._comm.exchange(perf_counter())[self._records.local[0]]
-        self.recorder = WatchRecorder(lengths, events, self._records.ledger, perf_counter() - begun)
-        self.note, self.moment = self.recorder.note, self.recorder.moment
+        self._moments.take()  # of what was before the record begins
+        self.recorder = WatchRecorder(
+            lengths, events, self._records.ledger, self._moments, perf_counter() - begun
+        )
+        self._next_record = perf_counter() + SETTLE_EVERY
+        if process.info.launch is not None:
+            tell = partial(self._apart, self._tell_launcher)
+            self._registered.append(self._optimizer.register_step_post_hook(tell))
         self._me = me
 
     def _strategy(self) -> str:
@@ -358,7 +302,7 @@ class WatchedSteps(LoopPhases):
         for hook in [*self._registered, *filter(None, [self._evaluation])]:
             hook.remove()
         self._registered.clear()
-        self._evaluation, self._has_gradient, self.phase = None, False, "data"
+        self._evaluation = None
 
 
 def _observer(process: ScriptProcess, settings: Settings) -> Observer:

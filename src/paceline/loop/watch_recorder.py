@@ -1,7 +1,6 @@
 """Records of a worker whose exchanges are its script's own: it compares their lengths with others and never waits."""
 
 import struct
-from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,17 +8,15 @@ from time import perf_counter, sleep
 
 from torch.distributed.distributed_c10d import Store
 
+from paceline.jobs.step import StepPhase
+from paceline.loop.moments import Moments
 from paceline.records.events import EventWriter
-from paceline.records.spans import Span, SpanKind, StepRecord, TimeLedger
+from paceline.records.spans import StepRecord, TimeLedger
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.recorder import SETTLE_AFTER, SETTLE_EVERY, StepRecorder, split_exchanges
 
 MOST_KEPT = 16 * SETTLE_AFTER
 """Exchanges that wait to be compared. With more of them, some worker has long gone its own way."""
-MOST_NOTED = 4096
-"""Moments that are noted before they become records."""
-Note = SpanKind | tuple[int, int] | int | None
-"""What has ended: a phase, an exchange with the bytes sent and received, a step with its samples, or no step."""
 _KEPT_IN_STORE = 16
 """Messages of a worker that stay in the store: rank 0 reads them as they come."""
 
@@ -80,49 +77,90 @@ def _unpack(packed: bytes) -> tuple[float, ...]:
 
 
 class WatchRecorder(StepRecorder):
-    """Notes moments, and makes records of them about once a second.
+    """Makes records of the ``moments`` that were noted.
 
-    Many at once: the less of ours runs between two steps, the more of the script's stays in the caches. Without
-    ``lengths`` there are no other workers, or exchanges are not seen.
+    Without ``lengths`` there are no other workers, or exchanges are not seen.
     """
 
     def __init__(
-        self, lengths: ExchangeLengths | None, events: EventWriter, ledger: TimeLedger, begun: float = 0.0
+        self,
+        lengths: ExchangeLengths | None,
+        events: EventWriter,
+        ledger: TimeLedger,
+        moments: Moments,
+        begun: float = 0.0,
     ) -> None:
         super().__init__(SoloComm(), events, ledger, begun)
         self._lengths, self._minima = lengths, deque[float]()
-        self._written = self._noted = self._last
-        self._posted = self.steps = 0
-        """How many of the exchanges that are kept the others have been told of, and how many steps there were."""
-        self._notes: list[Note] = []
-        self._moments = array("d")
-        self.note, self.moment = self._notes.append, self._moments.append
-        """What has ended, and the reading of the clock. Each note has a moment; no frame of ours is on the way."""
-
-    def note_step(self, samples: int) -> bool:
-        """Now ends a step, and its apply; return whether it is time for ``record_noted``."""
-        now = perf_counter()
-        self._notes += ("apply", samples)
-        self.moment(now)
-        self.moment(now)
-        return now - self._noted >= SETTLE_EVERY or len(self._notes) >= MOST_NOTED
+        self._written = self._last
+        self.steps = self.samples = 0
+        self._posted = 0
+        """How many of the exchanges that are kept the others have been told of."""
+        self._moments = moments
+        self._phase: StepPhase = "data"
+        self._has_gradient = self._in_step = False
+        self._backwards = self._step_samples = 0
+        """How many backwards are in each other."""
 
     def record_noted(self) -> None:
-        notes, moments = self._notes[:], self._moments[:]
-        self._notes.clear()
-        del self._moments[:]
-        for what, moment in zip(notes, moments, strict=True):
-            if isinstance(what, str):  # as ``mark`` does it, in less time
-                self._record.spans.append(Span(what, self._last - self._origin, moment - self._last))
-                self._last = moment
-            elif isinstance(what, tuple):
-                self.exchanged(*what, moment)
+        """Find out what the moments mean that were noted since the last call."""
+        for note, moment in self._moments.take():
+            if isinstance(note, int):
+                self._forward_begins(note, moment)
+            elif note == "backward":
+                self._backward_begins(moment)
+            elif note == "returned":
+                self._backwards -= 1
+                if not self._backwards:
+                    self._backward_ends(moment)
+            elif note == "step":
+                if not self._has_gradient:
+                    self.mark("data", moment)
+                self._in_step = True
+            elif note == "stepped":
+                self._step_ends(moment)
+            elif note == "gradient":
+                self._backward_ends(moment)
+            elif note == "evaluated":
+                self._evaluated(moment)
             else:
-                if what is not None:
-                    self.count(what)
-                    self.steps += 1
-                self.close(self.steps, moment)
-        self._noted = self._last
+                self.exchanged(*note, moment)
+
+    def _forward_begins(self, samples: int, moment: float) -> None:
+        if self._phase != "backward":  # in which checkpointing repeats a forward
+            self._step_samples += samples
+            if self._phase == "data":
+                # The optimizer's step may compute gradients itself.
+                self.mark("apply" if self._in_step else "data", moment)
+                self._phase = "forward"
+
+    def _backward_begins(self, moment: float) -> None:
+        """Of a loss, which belongs to forward, or of a second one; checkpointing calls backward in backward."""
+        self._backwards += 1
+        if self._phase == "forward":
+            self.mark("forward", moment)
+            self._phase = "backward"
+        elif self._has_gradient:
+            self._phase = "backward"
+
+    def _backward_ends(self, moment: float) -> None:
+        if self._phase == "backward":
+            self.mark("backward", moment)
+            self._phase, self._has_gradient = "data", True
+
+    def _step_ends(self, moment: float) -> None:
+        self.mark("apply", moment)
+        self.count(self._step_samples)
+        self.samples += self._step_samples
+        self.steps += 1
+        self.close(self.steps, moment)
+        self._phase, self._has_gradient, self._in_step, self._step_samples = "data", False, False, 0
+
+    def _evaluated(self, moment: float) -> None:
+        """What was done since the last step was an evaluation, and belongs to none."""
+        if self._phase == "data" and not self._in_step:
+            self.mark("evaluate", moment)
+            self.close(self.steps, moment)
 
     def exchanged(self, sent: int, received: int, until: float | None = None) -> None:
         """As a ``StepRecorder`` does; they are compared when their record is closed."""
