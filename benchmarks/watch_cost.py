@@ -2,8 +2,10 @@
 
 One process, and two under DistributedDataParallel over Gloo, train on, and a few steps are watched and a few are not in
 turn, so that both sides are the same processes at the same time. What watching does at every step is the difference of
-the median steps. What it does about once a second, comparing and writing records and sampling the system, is in few
-steps: that is timed by itself, and added. What is done once, at the begin and the end, is not counted.
+the median steps. Two workers wait for each other in ways that vary more than that: there it is the difference of the
+time that their thread computed, against the median step. What is done about once a second, comparing and writing
+records and sampling the system, is in few steps: that is timed by itself, and added. What is done once, at the begin and
+the end, is not counted.
 """
 
 import argparse
@@ -50,9 +52,9 @@ class Script:
         self._batches = [*zip(inputs.split(BATCH), targets.split(BATCH), strict=True)]
         self._criterion, self._done = torch.nn.CrossEntropyLoss(), 0
 
-    def train(self, steps: int) -> list[float]:
-        """Seconds of each of so many steps."""
-        stamps = [time.perf_counter()]
+    def train(self, steps: int) -> list[tuple[float, float]]:
+        """Seconds of each of so many steps, and those in which its thread computed."""
+        stamps = [(time.perf_counter(), time.thread_time())]
         for _ in range(steps):
             inputs, targets = self._batches[self._done % len(self._batches)]
             self._done += 1
@@ -60,8 +62,8 @@ class Script:
             loss = self._criterion(self.model(inputs), targets)
             loss.backward()
             self.optimizer.step()
-            stamps.append(time.perf_counter())
-        return [late - early for early, late in pairwise(stamps)]
+            stamps.append((time.perf_counter(), time.thread_time()))
+        return [(late - early, done - before) for (early, before), (late, done) in pairwise(stamps)]
 
 
 class Timed:
@@ -89,7 +91,7 @@ def work(workers: int, turns: int) -> None:
     script.train(50)
     recording = Timed(steps.recorder, "record_noted")
     sampling = Timed(steps._sampler, "_sample", time.thread_time) if steps._sampler else None
-    found: dict[bool, list[float]] = {True: [], False: []}
+    found: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     begun = time.perf_counter()
     for turn in range(2 * turns):
         watched = turn % 2 == 0
@@ -130,16 +132,20 @@ def measure(workers: int, turns: int) -> dict[str, Any]:
         out = ranks[0].communicate()[0]
         assert all(one.wait() == 0 for one in ranks), "a worker has failed"
     found = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
-    plain, watched = (statistics.median(found[side]) for side in ("plain", "watched"))
-    each, periodic = watched / plain - 1, float(found["periodic"])
+    plain, watched = (
+        [[*column] for column in zip(*found[side], strict=True)] for side in ("plain", "watched")
+    )
+    step, counted = statistics.median(plain[0]), 0 if workers == 1 else 1
+    each = (statistics.median(watched[counted]) - statistics.median(plain[counted])) / step
+    periodic = float(found["periodic"])
     return {
         "workers": workers,
-        "steps": len(found["plain"]),
-        "step_seconds": plain,
-        "quartiles": [*statistics.quantiles(found["plain"], n=4)][::2],
-        "watched_step_seconds": watched,
+        "steps": len(plain[0]),
+        "step_seconds": step,
+        "quartiles": [*statistics.quantiles(plain[0], n=4)][::2],
+        "watched_step_seconds": statistics.median(watched[0]),
         "each_step": each,
-        "standard_error": each_error(found["plain"], found["watched"]),
+        "standard_error": each_error(plain[counted], watched[counted]) / step,
         "once_a_second": periodic,
         "cost": each + periodic,
         "met": each + periodic < MOST,
@@ -147,13 +153,13 @@ def measure(workers: int, turns: int) -> dict[str, Any]:
 
 
 def each_error(plain: list[float], watched: list[float]) -> float:
-    """Of the ratio of the medians, by stretches that follow each other."""
+    """Of the difference of the medians, in seconds, by stretches that follow each other."""
     many = max(1, len(plain) // STRETCHES)
     starts = range(0, len(plain) - many + 1, many)
-    ratios = [
-        statistics.median(watched[at : at + many]) / statistics.median(plain[at : at + many]) for at in starts
+    found = [
+        statistics.median(watched[at : at + many]) - statistics.median(plain[at : at + many]) for at in starts
     ]
-    return statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
+    return statistics.stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
 
 
 def main() -> int:

@@ -70,6 +70,11 @@ class DDPExchanges:
         return self.ddp.require_backward_grad_sync
 
     @property
+    def has_buffers(self) -> bool:
+        """Whether there are any that a forward may make rank 0's."""
+        return self.ddp.broadcast_buffers and len(self.ddp.modules_buffers) > 0
+
+    @property
     def broadcasts_buffers(self) -> bool:
         """Whether the forward that begins now first makes all buffers rank 0's."""
         return bool(self.ddp.will_sync_module_buffers())  # type: ignore[no-untyped-call]

@@ -11,20 +11,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.compiler import is_compiling
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from paceline.errors import RunFailed, UsageError
 from paceline.jobs.step import StepPhase
-from paceline.loop.backward import in_backward
 from paceline.loop.ddp import active_ddp, refuse_ddp
 from paceline.loop.learners import RowBlocks
 from paceline.loop.mini_batch import FirstBatch, first_tensor, rows_of
 from paceline.loop.other_optimizer import OtherOptimizer
 from paceline.loop.replica import LoopReplica, LoopRun
 from paceline.loop.served import ServedOptimizer
+from paceline.loop.torch_hooks import in_backward, never_compiled
 from paceline.loop.uneven import UnevenLoops
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.worker.run import Computation
@@ -68,10 +67,10 @@ class LoopHooks:
             for one, view in zip(parameters, views, strict=True)
         ]
         return [
-            model.register_forward_pre_hook(_never_compiled(self._forward_begins), with_kwargs=True),
-            model.register_forward_hook(_never_compiled(self._forward_ends)),
-            optimizer.register_step_pre_hook(_never_compiled(self._step_begins)),
-            optimizer.register_step_post_hook(_never_compiled(self._step_ends)),
+            model.register_forward_pre_hook(never_compiled(self._forward_begins), with_kwargs=True),
+            model.register_forward_hook(never_compiled(self._forward_ends)),
+            optimizer.register_step_pre_hook(never_compiled(self._step_begins)),
+            optimizer.register_step_post_hook(never_compiled(self._step_ends)),
             *accumulated,
         ]
 
@@ -305,14 +304,3 @@ class LoopHooks:
 def _trains(model: nn.Module) -> bool:
     """Whether a call of the model is for a gradient, and not one that checkpointing repeats in backward."""
     return model.training and torch.is_grad_enabled() and not in_backward()
-
-
-def _never_compiled(hook: Callable[..., Any]) -> Any:
-    """A hook of a model that may be compiled: it is called, and never compiled itself."""
-    apart = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
-
-    def called(*arguments: Any) -> Any:
-        # Where nothing is compiled, leaving the compiler alone would cost more than many a hook.
-        return (apart if is_compiling() else hook)(*arguments)
-
-    return called

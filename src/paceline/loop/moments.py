@@ -15,8 +15,8 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from paceline.loop.backward import Backward, ReplacedBackward
 from paceline.loop.mini_batch import rows_of
+from paceline.loop.torch_hooks import Backward, ReplacedBackward
 
 Note = int | tuple[int, int] | Literal["backward", "gradient", "returned", "step", "stepped", "evaluated"]
 """What is so from this moment on.

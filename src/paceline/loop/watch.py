@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
-from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -14,12 +13,12 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from paceline.errors import UsageError, describe, say_on_stderr
-from paceline.loop.backward import ReplacedBackward, in_backward
 from paceline.loop.ddp import DDPExchanges, active_ddp
 from paceline.loop.moments import MomentHooks, Moments
 from paceline.loop.process import NO_STRATEGY, ScriptProcess
 from paceline.loop.replica import prepare_script
 from paceline.loop.store_comm import StoreComm, meet
+from paceline.loop.torch_hooks import ReplacedBackward, in_backward, never_compiled
 from paceline.loop.watch_recorder import ExchangeLengths, WatchRecorder
 from paceline.records.events import EventWriter
 from paceline.records.folder import RUNS
@@ -102,7 +101,6 @@ class WatchedSteps:
         self._averages = self._before_model = False
         self._evaluation: RemovableHandle | None = None
         """Tells when the model has been evaluated, from the first call that does not train to one that does."""
-        self._apart: Callable[..., None] = torch.compiler.disable(self._guarded)  # type: ignore[no-untyped-call]
         self._moments = Moments()
         self._hooks = MomentHooks(self._moments, self._before_training, self._before_evaluation)
         self._registered: list[RemovableHandle | ReplacedBackward] = []
@@ -114,12 +112,11 @@ class WatchedSteps:
             self._watch_ddp(model)
 
     def _watch_ddp(self, ddp: DistributedDataParallel) -> None:
-        """Its forward begins before that of the model: it may make all buffers rank 0's first."""
         self._ddp = DDPExchanges(ddp)
-        self._registered.append(
-            ddp.register_forward_pre_hook(partial(self._apart, self._ddp_begins), with_kwargs=True)
-        )
-        accumulated = partial(self._apart, self._accumulated)
+        if self._ddp.has_buffers:
+            hook = never_compiled(self._ddp_begins)
+            self._registered.append(ddp.register_forward_pre_hook(hook, with_kwargs=True))
+        accumulated = never_compiled(self._accumulated)
         self._registered += [
             one.register_post_accumulate_grad_hook(accumulated)  # type: ignore[no-untyped-call]
             for one in self._ddp.trained
@@ -174,15 +171,20 @@ class WatchedSteps:
 
     def _before_evaluation(self, model: nn.Module) -> None:
         if self._evaluation is None:
-            self._evaluation = model.register_forward_hook(partial(self._apart, self._evaluated))
+            self._evaluation = model.register_forward_hook(never_compiled(self._evaluated))
 
     def _evaluated(self, model: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002
         self._moments.now("evaluated")
 
     def _ddp_begins(self, ddp: nn.Module, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        if self._me and self._ddp and ddp.training and torch.is_grad_enabled() and not in_backward():
-            self._before_model = self._ddp.broadcasts_buffers
+        """Its forward begins before that of the model: it may make all buffers rank 0's first."""
+        if self._me and ddp.training and torch.is_grad_enabled() and not in_backward():
+            self._guarded(self._prepare_buffers)
             self._moments.now(0)
+
+    def _prepare_buffers(self) -> None:
+        assert self._ddp is not None
+        self._before_model = self._ddp.broadcasts_buffers
 
     def _accumulated(self, parameter: nn.Parameter) -> None:  # noqa: ARG002
         """The first gradient is there. DDP waits for its sums in a callback that is not queued yet."""
@@ -244,8 +246,8 @@ class WatchedSteps:
         )
         self._next_record = perf_counter() + SETTLE_EVERY
         if process.info.launch is not None:
-            tell = partial(self._apart, self._tell_launcher)
-            self._registered.append(self._optimizer.register_step_post_hook(tell))
+            told = self._optimizer.register_step_post_hook(never_compiled(self._tell_launcher))
+            self._registered.append(told)
         self._me = me
 
     def _strategy(self) -> str:

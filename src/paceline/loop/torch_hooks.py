@@ -1,16 +1,28 @@
-"""When a script calls backward, which torch has no hook for, and whether it is in one."""
+"""What torch's hooks lack: one of backward, and those that a compiler leaves alone."""
 
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
 Backward = Callable[..., Any]
 
 
 def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
+
+
+def never_compiled(hook: Callable[..., Any]) -> Any:
+    """A hook of a model that may be compiled: it is called, and never compiled itself."""
+    apart = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+
+    def called(*arguments: Any) -> Any:
+        # Where nothing is compiled, leaving the compiler alone would cost more than many a hook.
+        return (apart if is_compiling() else hook)(*arguments)
+
+    return called
 
 
 class ReplacedBackward:
