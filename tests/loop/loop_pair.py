@@ -6,6 +6,7 @@
 whose rank 1 is slow.
 """
 
+import faulthandler
 import os
 import sys
 import time
@@ -90,4 +91,5 @@ def main(how: str, out: str, steps: str = str(STEPS)) -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.dump_traceback_later(45)  # before those who wait for it give up: where it hangs
     main(*sys.argv[1:])
