@@ -4,8 +4,8 @@ One process, and two under DistributedDataParallel over Gloo, train on, and a fe
 turn, so that both sides are the same processes at the same time. What watching does at every step is the difference of
 the median steps. Two workers wait for each other in ways that vary more than that: there it is the difference of the
 time that their thread computed, against the median step. What is done about once a second, comparing and writing
-records and sampling the system, is in few steps: that is timed by itself, and added. What is done once, at the begin and
-the end, is not counted.
+records and sampling the system, is in few steps: that is timed by itself, and added. What is done once, at the begin
+and the end, is not counted.
 """
 
 import argparse
