@@ -92,6 +92,7 @@ def _forget_tests() -> None:
             _KEPT.append(sys.modules.pop(name))  # a program that needs it imports its own
     atexit._clear()
     tempfile.tempdir = None  # which it has looked up already
+    sys.excepthook = sys.__excepthook__
     faulthandler.disable()
     logging.getLogger().handlers.clear()
     warnings.resetwarnings()
@@ -122,11 +123,27 @@ def _code_of(words: tuple[str, ...]) -> int:
         else:
             runpy.run_path(words[0], run_name="__main__")
     except SystemExit as leaving:
-        if isinstance(leaving.code, str):
-            sys.stderr.write(f"{leaving.code}\n")
-            return 1
-        return int(leaving.code or 0)
+        return _exit_code(leaving)
+    except BaseException as error:
+        return _uncaught(error)
     return 0
+
+
+def _exit_code(leaving: SystemExit) -> int:
+    if isinstance(leaving.code, str):
+        sys.stderr.write(f"{leaving.code}\n")
+        return 1
+    return int(leaving.code or 0)
+
+
+def _uncaught(error: BaseException) -> int:
+    """Tell it as the interpreter does, which then ends as ever."""
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except SystemExit as leaving:
+        return _exit_code(leaving)
+    return 1
 
 
 def local_rank(pid: int) -> int:

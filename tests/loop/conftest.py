@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A process that is a script's only worker, and whose run is dropped afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ScriptProcess, "current", None)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     yield
     process = ScriptProcess.current
     if process is not None and process.joined is not None:

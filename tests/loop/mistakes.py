@@ -13,9 +13,8 @@ def main(name: str) -> None:
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     rates = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    worker = paceline.distribute(
-        model, optimizer, strategy="local-sgd:period=2" if name == "apart" else "all-reduce"
-    )
+    strategies = {"apart": "local-sgd:period=2", "unknown": "spp"}
+    worker = paceline.distribute(model, optimizer, strategy=strategies.get(name, "all-reduce"))
 
     def train(steps: int) -> None:
         for _ in range(steps):

@@ -4,6 +4,7 @@ import random
 import re
 import shlex
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ import paceline
 from command import run_paceline
 from loop.pairs import run_in_turn
 from paceline.loop.process import ScriptProcess
+from paceline.records.folder import RunFolder
+from paceline.records.summary import read_summary
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STRATEGIES = (
@@ -53,6 +56,9 @@ def test_an_example_learns_with_servers(name: str, tmp_path: Path) -> None:
     words = ("run", "--strategy", "ssp:staleness=2", *shlex.split(script(name)))
     done = run_paceline(*words, "--epochs", "1", cwd=tmp_path)
     assert_learnt(name, done.stdout)
+    (folder,) = (tmp_path / "runs").iterdir()
+    summary = read_summary(RunFolder(folder))  # also where a step has several mini-batches
+    assert summary.steps == round(fmean(one.steps for one in summary.totals)) > 0
     if name == "checkpoints":  # with what the servers do not begin with
         again = run_paceline(*words, "--epochs", "2", cwd=tmp_path)
         assert re.findall(r"^epoch \d", again.stdout, re.M) == ["epoch 2"]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from copy import deepcopy
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from paceline.errors import UsageError
 from paceline.loop.mini_batch import FirstBatch, find_equal
 from paceline.loop.process import ScriptProcess
 from paceline.loop.steps import LoopSteps
+from paceline.records.folder import RunFolder
+from paceline.records.summary import read_summary
 from paceline.runtimes.flat import flat_buffers
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.worker.comm import SoloComm
@@ -255,3 +258,30 @@ def test_a_backward_that_fails_may_be_tried_again() -> None:
     model(torch.ones(4, 4)).sum().backward()
     optimizer.step()
     assert torch.allclose(model.weight, before - 0.1 * 4)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("join", [paceline.distribute, paceline.watch])
+def test_a_whole_model_is_saved_and_copied_without_its_hooks(join: Callable[..., object]) -> None:
+    """As a script does that keeps an average of its parameters, or that saves the model and not its state."""
+
+    def train(one: nn.Linear) -> None:
+        one(torch.ones(8, 4)).sum().backward()
+
+    model, file = nn.Linear(4, 1), BytesIO()
+    optimizer = sgd(model)
+    join(model, optimizer)
+    train(model)
+    with torch.no_grad():
+        model.eval()(torch.ones(8, 4))
+    model.train()
+    torch.save(model, file)
+    assert b"paceline" not in file.getvalue()
+    for one in (deepcopy(model), torch.load(BytesIO(file.getvalue()), weights_only=False)):
+        train(one)
+    optimizer.step()
+    process = ScriptProcess.here()
+    process.close(failed=False)
+    (path,) = process.runs.iterdir()
+    (totals,) = read_summary(RunFolder(path)).totals
+    assert (totals.steps, totals.samples) == (1, 8)

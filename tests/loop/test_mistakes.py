@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
 import paceline
+from command import run_python
 from loop.pairs import start_ranks
 from paceline.errors import UsageError
 from paceline.loop.process import ScriptProcess, check_script, script_settings
@@ -52,8 +53,17 @@ def test_workers_whose_loops_do_not_fit_together_end_with_a_sentence(
     done = start_ranks(MISTAKES, name, cwd=tmp_path, seconds=30)
     assert any(sentence in err for _, _, err in done), done
     assert all(code > 0 for code, _, _ in done), "killed, because they waited for each other"
+    assert not any("Traceback" in err for _, _, err in done)
     told = "ranks 0 and 1 begin with the same mini-batch: divide the data by worker.shard(loader)"
     assert any(told in out + err for _, out, err in done) == (name != "nothing")
+
+
+def test_a_mistake_without_a_launcher_is_a_sentence_with_the_scripts_line(tmp_path: Path) -> None:
+    done = run_python(MISTAKES, "unknown", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("paceline: unknown strategy 'spp'; did you mean 'ssp'?")
+    assert done.stderr.endswith("(mistakes.py:17 in main)\n")
 
 
 def model_and_optimizer(rate: float = 0.1) -> tuple[nn.Sequential, torch.optim.SGD]:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from paceline.loop.mini_batch import rows_of
-from paceline.loop.torch_hooks import Backward, ReplacedBackward
+from paceline.loop.torch_hooks import Backward, ReplacedBackward, UncopiedHook
 
 Note = int | tuple[int, int] | Literal["backward", "gradient", "returned", "step", "stepped", "evaluated"]
 """What is so from this moment on.
@@ -115,7 +115,7 @@ class MomentHooks:
 
     def register(self, model: nn.Module, optimizer: Optimizer) -> list[RemovableHandle | ReplacedBackward]:
         return [
-            model.register_forward_pre_hook(self._forward_begins, with_kwargs=True),
+            model.register_forward_pre_hook(UncopiedHook(self._forward_begins), with_kwargs=True),
             ReplacedBackward(self._around_backward),
             optimizer.register_step_pre_hook(self._step_begins),
             optimizer.register_step_post_hook(self._step_ends),

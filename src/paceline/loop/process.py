@@ -12,6 +12,7 @@ from multiprocessing import parent_process
 from multiprocessing.util import Finalize
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import TracebackType
 from typing import ClassVar, Protocol
 
 import torch
@@ -29,6 +30,7 @@ from paceline.runtimes.live.failures import command
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.request import LiveOptions, ProcessTask
+from paceline.runtimes.live.worker.guard import tell_uncaught
 from paceline.runtimes.prepare import check_settings, short_codec
 from paceline.runtimes.session import Ending
 from paceline.runtimes.settings import Cadence, Settings
@@ -92,6 +94,7 @@ class ScriptProcess:
         """This process's, by the variables of its launcher; without a launcher there is one worker."""
         if cls.current is None:
             cls.current = cls._of_environment()
+            _tell_failures(cls.current)
             atexit.register(cls.current.end)
             if parent_process() is not None:  # a child of multiprocessing ends without what atexit has
                 Finalize(None, cls.current.end, exitpriority=0)
@@ -205,6 +208,22 @@ class ScriptProcess:
                 traceback.print_exc()
             sys.stdout.flush()
             os._exit(2 if isinstance(error, UsageError) else 1)
+
+
+def _tell_failures(process: ScriptProcess) -> None:
+    """What ends the script is a sentence where a traceback would say no more."""
+    tell_others = sys.excepthook
+
+    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        code = tell_uncaught(error, process.info, process.heartbeat)
+        if code is None:
+            tell_others(kind, error, trace)
+        elif (
+            sys.excepthook is tell
+        ):  # that of a process group calls this one, and then shows what it has told
+            raise SystemExit(code)
+
+    sys.excepthook = tell
 
 
 def _show(_: Settings) -> Observer:

@@ -238,6 +238,11 @@ class LoopRun(WorkerRun):
         self.me.rate_factor = self.replica.base_rate  # strategies look at how it changes
         super()._count_step()
 
+    def _stepped(self, progress: int, samples: int) -> None:  # noqa: ARG002
+        super()._stepped(
+            self.me.clock, samples
+        )  # servers count mini-batches, of which a step may have several
+
     def _probe(self) -> None:
         """A script's data cannot be taken beside its loop."""
 

@@ -1,7 +1,8 @@
-"""What torch's hooks lack: one of backward, and those that a compiler leaves alone."""
+"""What torch's hooks lack: one of backward, those that a compiler leaves alone, and those that no copy has."""
 
 from collections.abc import Callable
-from functools import wraps
+from contextlib import nullcontext
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -14,6 +15,16 @@ def in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
+class UncopiedHook(partial[Any]):
+    """A hook of a model itself: a copy of the model, or what ``torch.save(model)`` writes, has one that does nothing.
+
+    That is a method of the standard library, as the file may be read where paceline is not installed.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (nullcontext(), "__exit__")
+
+
 def never_compiled(hook: Callable[..., Any]) -> Any:
     """A hook of a model that may be compiled: it is called, and never compiled itself."""
     apart = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
@@ -22,7 +33,7 @@ def never_compiled(hook: Callable[..., Any]) -> Any:
         # Where nothing is compiled, leaving the compiler alone would cost more than many a hook.
         return (apart if is_compiling() else hook)(*arguments)
 
-    return called
+    return UncopiedHook(called)
 
 
 class ReplacedBackward:

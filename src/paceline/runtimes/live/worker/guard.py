@@ -21,6 +21,7 @@ from paceline.errors import (
     UsageError,
     describe,
     is_users,
+    say_on_stderr,
     users_line,
 )
 from paceline.records.folder import RunFolder, folder_lost
@@ -98,11 +99,27 @@ def run_guarded(info: ProcessInfo, work: Work) -> int:
         except (Exception, SystemExit) as error:
             note = notes.of(error)
             notes.tell(note)
-            code = 2 if note.kind == "mistake" else error.code if isinstance(error, ScriptExited) else 1
+            code = _code_of(error)
     notes.leave_folder()
     if info.launch is not None:
         leave(code)
     return code
+
+
+def _code_of(error: BaseException) -> int:
+    return 2 if isinstance(error, UsageError) else error.code if isinstance(error, RunFailed) else 1
+
+
+def tell_uncaught(error: BaseException, info: ProcessInfo, heartbeat: Heartbeat) -> int | None:
+    """Tell what has ended a script that nobody guards, and return its exit code.
+
+    None for anything but a mistake, a run that failed and a worker that is gone: of that Python shows the traceback.
+    """
+    if not isinstance(error, (*_KINDS,)) and not lost_peer(error):
+        return None
+    notes = _Notes(info, heartbeat)
+    say_on_stderr(sentence(notes.of(error)))
+    return _code_of(error)
 
 
 def patience_of(info: ProcessInfo) -> Mapping[int, float]:

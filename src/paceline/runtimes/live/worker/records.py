@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from shutil import rmtree
+from statistics import fmean
 from sys import maxsize
 from typing import Any
 
@@ -30,7 +31,7 @@ from paceline.runtimes.live.worker.recorder import find_drift
 from paceline.runtimes.live.worker.server_comm import ServerComm
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.session import Ending, Position
-from paceline.strategies.base import Worker
+from paceline.strategies.base import SyncPoint, Worker
 
 
 class RunRecords:
@@ -166,7 +167,7 @@ class RunRecords:
             runtime="live",
             ending=ending,
             workers=self._comm.workers,
-            steps=position.progress,
+            steps=self._steps(position, totals),
             epochs=self._prepared.triggers.epoch(position.progress),
             seconds=me.now,
             samples=sum(one.samples for one in totals),
@@ -189,6 +190,13 @@ class RunRecords:
             self._take_over()
             self._observer.finished(summary)
         return summary
+
+    def _steps(self, position: Position, totals: list[Totals]) -> int:
+        """Steps a worker, which servers know by samples alone; a script may take several mini-batches in each."""
+        prepared = self._prepared
+        if prepared.settings.job.is_script and prepared.strategy.sync_point is SyncPoint.ON_REQUEST:
+            return round(fmean(one.steps for one in totals))
+        return position.progress
 
 
 def script_model(model: nn.Module) -> ScriptModel:
