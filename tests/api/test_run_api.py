@@ -231,7 +231,7 @@ def test_times_are_those_of_a_folder_the_latest_run_or_a_loaded_one(name, tmp_pa
 
 def test_a_plan_is_the_command_s(capsys):
     offer = "a100:price=2.5,network=25gbit,most=4"
-    found = paceline.plan("mlp", samples=10**6, hardware=offer, strategies="all-reduce", codecs="identity")
+    found = paceline.plan("mlp", samples=10**6, hardware=offer, strategy="all-reduce", codec="identity")
     words = ["plan", "mlp", "--samples", "1000000", "--hardware", offer, "--strategy", "all-reduce"]
     assert main([*words, "--codec", "identity"]) == 0
     assert capsys.readouterr().out == f"{found}\n"

@@ -15,7 +15,7 @@ def study() -> None:
     text: str = paceline.compare(run, found, max_slowdown="5%").to_json()
     trained = paceline.train(job="my:build", workers=2, batch_size=[16, 32], show=False)
     page: str = paceline.report(trained).as_uri()
-    plan = paceline.plan("mlp", samples=10, hardware=["a100:price=1"], strategies=["all-reduce"])
+    plan = paceline.plan("mlp", samples=10, hardware=["a100:price=1"], strategy=["all-reduce"])
     met: bool = plan.value.met
     rounds = len(paceline.explain("ring", workers=4).value.stages)
     sweep = paceline.bench_scaling(workers=[1, 2], batch_size=[16, 64], model="mlp").value.rows

@@ -26,6 +26,9 @@ TABLES: Mapping[str, Mapping[str, str]] = {
 }
 """The arguments that take a spec or an object, by the kind of spec."""
 
+SPECS_OF_ALL = (("strategy", "strategies"), ("codec", "codecs"))
+"""Arguments that may be several, and what a request calls them."""
+
 
 def naming_arguments(function: Callable[Taken, Given]) -> Callable[Taken, Given]:
     """Let the mistakes that a function raises name its arguments as Python writes them: ``batch_size``.

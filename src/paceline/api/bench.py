@@ -6,18 +6,41 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from paceline.api.arguments import naming_arguments, specs_of
 from paceline.api.result import StudyResult, flat
-from paceline.api.settings import RunArguments, run_arguments
+from paceline.api.settings import ComparedArguments, TrainingArguments, run_arguments
 from paceline.commands.process import run_json
 from paceline.specs import importable
 
 if TYPE_CHECKING:
-    from paceline.codecs.base import Codec
-    from paceline.strategies.base import Strategy
     from paceline.studies.collectives.request import BenchResult
     from paceline.studies.convergence.result import ConvergenceResult
     from paceline.studies.scaling.result import SweepResult
 
 WorkerCounts = str | int | Sequence[int] | None
+
+
+class SweepArguments(TrainingArguments, total=False):
+    seconds: float
+    """How long each run trains, about (5)."""
+    repeats: int
+    """Runs of each cell (3)."""
+    device: Literal["cpu", "cuda"]
+    threads: int
+    """Threads a worker computes with."""
+    profile: str | Path
+    """The machine's profile, which predictions rest on."""
+    out: str | Path
+    """The sweep's folder."""
+    resume: str | Path
+    """The folder of a sweep that was interrupted."""
+    keep_runs: bool
+    """Keep the run folder of every repeat."""
+
+
+class SharedSweepArguments(SweepArguments, ComparedArguments, total=False):
+    """Of a sweep in which several workers train one model."""
+
+    backend: str
+    """"shm", "gloo" or "nccl"."""
 
 
 @naming_arguments
@@ -70,8 +93,6 @@ def bench_collectives(
 @naming_arguments
 def bench_convergence(
     *,
-    strategies: "str | Strategy | Sequence[str | Strategy] | None" = None,
-    codecs: "str | Codec | Sequence[str | Codec] | None" = None,
     seeds: int | None = None,
     cluster: str | None = None,
     workers: int | None = None,
@@ -81,13 +102,11 @@ def bench_convergence(
     resume: str | Path | None = None,
     chart: str | Path | None = None,
     show: bool = False,
-    **settings: Unpack[RunArguments],
+    **settings: Unpack[ComparedArguments],
 ) -> "StudyResult[ConvergenceResult]":
     """Compare strategies and codecs by what they need to learn, as ``paceline bench convergence`` does.
 
     Args:
-        strategies: Names or objects; all are compared with the first.
-        codecs: Every strategy with every codec.
         seeds: Runs of each pair (3).
         cluster: As for ``simulate``, and so are ``workers`` (8) and ``times``.
         workers: Without a cluster: hosts with one worker each.
@@ -97,7 +116,8 @@ def bench_convergence(
         resume: The folder of a study that was interrupted.
         chart: The .svg file that is drawn.
         show: Print progress while it goes on.
-        **settings: As for ``simulate``.
+        **settings: As for ``simulate``, but ``strategy`` and ``codec`` may be lists of names or objects: every strategy
+            with every codec, all compared with the first.
 
     Returns:
         A row a pair; ``value`` is the ``ConvergenceResult``.
@@ -123,19 +143,8 @@ def bench_scaling(
     workers: WorkerCounts = None,
     scaling: Literal["weak", "strong"] | None = None,
     data_loading: Literal["both", "with", "without"] | None = None,
-    strategies: "str | Strategy | Sequence[str | Strategy] | None" = None,
-    codecs: "str | Codec | Sequence[str | Codec] | None" = None,
-    seconds: float | None = None,
-    repeats: int | None = None,
-    device: Literal["cpu", "cuda"] | None = None,
-    backend: str | None = None,
-    threads: int | None = None,
-    profile: str | Path | None = None,
-    out: str | Path | None = None,
-    resume: str | Path | None = None,
-    keep_runs: bool = False,
     show: bool = False,
-    **settings: Unpack[RunArguments],
+    **settings: Unpack[SharedSweepArguments],
 ) -> "StudyResult[SweepResult]":
     """Measure how training speeds up with workers, beside what was predicted, as ``paceline bench scaling`` does.
 
@@ -143,19 +152,11 @@ def bench_scaling(
         workers: How many: [1, 2, 4] or "1-4" (1 and 2).
         scaling: "weak" or "strong".
         data_loading: "with", "without" or "both".
-        strategies: How several workers agree; names or objects.
-        codecs: What is sent; names or objects.
-        seconds: How long each run trains, about (5).
-        repeats: Runs of each cell (3).
-        device: "cpu" or "cuda".
-        backend: "shm", "gloo" or "nccl".
-        threads: Threads a worker computes with.
-        profile: The machine's profile, which predictions rest on.
-        out: The sweep's folder.
-        resume: The folder of a sweep that was interrupted.
-        keep_runs: Keep the run folder of every repeat.
         show: Print progress while it goes on.
-        **settings: As for ``train``; ``batch_size`` may be several, [16, 64].
+        **settings: How it is measured: ``seconds`` that each run trains, about (5), ``repeats`` of each cell (3),
+            ``device``, ``backend``, ``threads``, ``profile`` (the machine's, which predictions rest on), ``out`` (the
+            sweep's folder), ``resume`` (that of one that was interrupted), ``keep_runs``; and what is trained, as for
+            ``train``, where ``batch_size``, ``strategy`` and ``codec`` may be lists.
 
     Returns:
         A row a cell; ``value`` is the ``SweepResult``.
@@ -167,16 +168,8 @@ def bench_scaling(
 def bench_batch(
     *,
     data_loading: Literal["both", "with", "without"] | None = None,
-    seconds: float | None = None,
-    repeats: int | None = None,
-    device: Literal["cpu", "cuda"] | None = None,
-    threads: int | None = None,
-    profile: str | Path | None = None,
-    out: str | Path | None = None,
-    resume: str | Path | None = None,
-    keep_runs: bool = False,
     show: bool = False,
-    **settings: Unpack[RunArguments],
+    **settings: Unpack[SweepArguments],
 ) -> "StudyResult[SweepResult]":
     """Measure one worker by its batch, as ``paceline bench batch`` does; arguments are as for ``bench_scaling``."""
     return _sweep("batch", locals())
@@ -184,21 +177,7 @@ def bench_batch(
 
 @naming_arguments
 def bench_checkpoint(
-    *,
-    workers: int | None = None,
-    strategies: "str | Strategy | Sequence[str | Strategy] | None" = None,
-    codecs: "str | Codec | Sequence[str | Codec] | None" = None,
-    seconds: float | None = None,
-    repeats: int | None = None,
-    device: Literal["cpu", "cuda"] | None = None,
-    backend: str | None = None,
-    threads: int | None = None,
-    profile: str | Path | None = None,
-    out: str | Path | None = None,
-    resume: str | Path | None = None,
-    keep_runs: bool = False,
-    show: bool = False,
-    **settings: Unpack[RunArguments],
+    *, workers: int | None = None, show: bool = False, **settings: Unpack[SharedSweepArguments]
 ) -> "StudyResult[SweepResult]":
     """Measure what checkpoints cost, as ``paceline bench checkpoint`` does: ``checkpoint_every`` against none."""
     return _sweep("checkpoint", locals())
@@ -206,18 +185,7 @@ def bench_checkpoint(
 
 @naming_arguments
 def bench_processes(
-    *,
-    processes: WorkerCounts = None,
-    seconds: float | None = None,
-    repeats: int | None = None,
-    device: Literal["cpu", "cuda"] | None = None,
-    threads: int | None = None,
-    profile: str | Path | None = None,
-    out: str | Path | None = None,
-    resume: str | Path | None = None,
-    keep_runs: bool = False,
-    show: bool = False,
-    **settings: Unpack[RunArguments],
+    *, processes: WorkerCounts = None, show: bool = False, **settings: Unpack[SweepArguments]
 ) -> "StudyResult[SweepResult]":
     """Measure trainings side by side on this host, as ``paceline bench processes`` does."""
     return _sweep("processes", locals())
@@ -248,10 +216,11 @@ def _study_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """What was given, as options: objects by their import paths."""
     given = {name: value for name, value in arguments.items() if value is not None}
     given.pop("show")
-    given |= run_arguments(given.pop("settings"))
-    for name, kind in (("strategies", "strategy"), ("codecs", "codec")):
-        if name in given:
-            given[kind] = [importable(one, kind) for one in specs_of(given.pop(name), kind)]
+    settings = given.pop("settings")
+    several = {name: settings.pop(name) for name in ("strategy", "codec") if settings.get(name) is not None}
+    given |= run_arguments(settings)
+    for kind, specs in several.items():
+        given[kind] = [importable(one, kind) for one in specs_of(specs, kind)]
     for kind in ("job", "data", "model", "optimizer", "schedule"):
         if kind in given:
             given[kind] = importable(given[kind], kind)

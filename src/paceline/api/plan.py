@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.api.arguments import counts_of, naming_arguments, specs_of
+from paceline.api.arguments import SPECS_OF_ALL, counts_of, naming_arguments, specs_of
 from paceline.api.result import StudyResult, flat
 from paceline.api.subjects import with_subject
 from paceline.errors import ArgumentError, UsageError
@@ -57,8 +57,8 @@ def plan(
     batch_size: str | int | Iterable[int] | None = None,
     largest_batch: int | None = None,
     reference_batch: float | None = None,
-    strategies: "str | Strategy | Sequence[str | Strategy] | None" = None,
-    codecs: "str | Codec | Sequence[str | Codec] | None" = None,
+    strategy: "str | Strategy | Sequence[str | Strategy] | None" = None,
+    codec: "str | Codec | Sequence[str | Codec] | None" = None,
     servers: int | None = None,
     convergence: str | Path | None = None,
     target_accuracy: float | None = None,
@@ -87,8 +87,8 @@ def plan(
         batch_size: Samples per worker and step to consider: "32,64", 32 or [32, 64].
         largest_batch: The largest batch of all workers together that is considered.
         reference_batch: The global batch that the job is known to learn with.
-        strategies: Names or objects.
-        codecs: Names or objects.
+        strategy: A name, an object, or several.
+        codec: A name, an object, or several.
         servers: Servers of strategies that have them.
         convergence: The folder of a 'paceline bench convergence': multiplies samples by what it measured.
         target_accuracy: With it, the accuracy whose samples count.
@@ -139,9 +139,9 @@ def _request(given: dict[str, Any]) -> "PlanRequest":
         asked["workers"] = counts_of(asked["workers"])
     if "batch_size" in asked:
         asked["batch_sizes"] = _batches(asked.pop("batch_size"))
-    for name, kind in (("strategies", "strategy"), ("codecs", "codec")):
-        if name in asked:
-            asked[name] = specs_of(asked[name], kind)
+    for kind, name in SPECS_OF_ALL:
+        if kind in asked:
+            asked[name] = specs_of(asked.pop(kind), kind)
     return PlanRequest(**asked)
 
 

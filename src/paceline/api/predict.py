@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.api.arguments import bytes_text, counts_of, naming_arguments, rate_text, specs_of
+from paceline.api.arguments import SPECS_OF_ALL, bytes_text, counts_of, naming_arguments, rate_text, specs_of
 from paceline.api.result import StudyResult, flat
 from paceline.api.runs import path_of_times
 from paceline.api.subjects import with_subject
@@ -163,7 +163,7 @@ def predict_settings(given: Mapping[str, Any]) -> "PredictRequest":
         asked["profile"] = named_profile(Path(asked["profile"]), usual_threads())
     if "workers" in asked:
         asked["workers"] = counts_of(asked["workers"])
-    for one, name_of_all in (("strategy", "strategies"), ("codec", "codecs")):
-        if one in asked:
-            asked[name_of_all] = specs_of(asked.pop(one), one)
+    for kind, name in SPECS_OF_ALL:
+        if kind in asked:
+            asked[name] = specs_of(asked.pop(kind), kind)
     return PredictRequest(**asked)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PARTS = ("data", "data_dir", "model", "optimizer", "schedule", "label_smoothing")
 
 
-class RunArguments(TypedDict, total=False):
+class TrainingArguments(TypedDict, total=False):
     """The words and units are those of the options of 'paceline train'; objects go where names go."""
 
     job: "str | Job | Callable[[], Job]"
@@ -44,16 +44,14 @@ class RunArguments(TypedDict, total=False):
     scale_lr: Literal["linear", "sqrt", "none"]
     reference_batch: float
     recipe: str
-    strategy: "str | Strategy"
     servers: int
     batch_size: "int | str | Sequence[int]"
-    """Samples of a worker's mini-batch, or one number a worker."""
+    """Samples of a worker's mini-batch, or one number a worker; of a sweep, those that are compared."""
     slow: "Mapping[int, float] | str | Sequence[str]"
     """{1: 2.5} makes rank 1 take 2.5 times as long to compute."""
     slow_turns: int
     buffers: Literal["average", "rank0"]
     collective: str
-    codec: "str | Codec"
     epochs: int
     iterations: int
     target_accuracy: float
@@ -62,6 +60,18 @@ class RunArguments(TypedDict, total=False):
     """"1 epoch", "500 steps", "never", or epochs."""
     checkpoint_every: "str | int"
     keep: int
+
+
+class RunArguments(TrainingArguments, total=False):
+    strategy: "str | Strategy"
+    codec: "str | Codec"
+
+
+class ComparedArguments(TrainingArguments, total=False):
+    """One or several of each, which are compared."""
+
+    strategy: "str | Strategy | Sequence[str | Strategy]"
+    codec: "str | Codec | Sequence[str | Codec]"
 
 
 def run_arguments(given: Mapping[str, Any]) -> dict[str, Any]:

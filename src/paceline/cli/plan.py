@@ -65,9 +65,9 @@ class PlanOptions:
     """The largest batch of all workers together that is considered (default: any)."""
     reference_batch: Annotated[float | None, Parameter(group=AGREE)] = None
     """The global batch that the job is known to learn with (default: the smallest --batch-size)."""
-    strategies: Annotated[Specs, Parameter(name=["--strategies", "--strategy"])] = None
+    strategy: Specs = None
     """May be repeated (default all-reduce, local-sgd:period=8 and ps); see 'paceline strategies'."""
-    codecs: Annotated[Specs, Parameter(name=["--codecs", "--codec"])] = None
+    codec: Specs = None
     """May be repeated (default identity, int8 and powersgd); see 'paceline codecs'."""
     servers: AgreeCount = None
     """Servers of strategies that have them (default: one a host, up to 4)."""
