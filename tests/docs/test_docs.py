@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from command import run_json
+from paceline.api.result import is_table
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]
@@ -97,8 +98,13 @@ def test_the_simulation_in_the_docs_runs(tmp_path, monkeypatch):
 
 def test_the_study_in_the_docs_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    exec(compile(shown("convergence.md", "bench_convergence("), "convergence.md", "exec"), {})
+    names: dict[str, Any] = {}
+    exec(compile(shown("convergence.md", "bench_convergence("), "convergence.md", "exec"), names)
     assert capsys.readouterr().out.startswith("local-sgd:period=8 reaches ")
+    rows = names["study"].rows
+    assert [row["strategy"] for row in rows] == ["all-reduce", "local-sgd:period=8"]
+    assert all(row["seconds_low"] <= row["seconds_median"] <= row["seconds_high"] for row in rows), "not flat"
+    assert not any(is_table(value) for row in rows for value in row.values())
 
 
 def test_pictures_are_small_and_shown():

@@ -123,7 +123,6 @@ def bench_convergence(
         A row a pair; ``value`` is the ``ConvergenceResult``.
     """
     given = _study_arguments(locals())
-    from paceline.reports.convergence import document as document_of
     from paceline.reports.convergence import text_lines
     from paceline.studies.convergence.folder import read_convergence
 
@@ -131,7 +130,7 @@ def bench_convergence(
     found = read_convergence(Path(document["folder"]), given.get("target_accuracy"))
     return StudyResult(
         value=found,
-        rows=[flat(row) for row in document_of(found)["rows"]],
+        rows=[flat(row) for row in document["rows"]],
         document=lambda: document,
         text=lambda: "\n".join(text_lines(found)),
     )
@@ -200,7 +199,7 @@ def load_sweep(path: str | Path) -> "StudyResult[SweepResult]":
     found = read_sweep(Path(path))
     return StudyResult(
         value=found,
-        rows=[flat(row) for row in document_of(found)["rows"]],
+        rows=[flat(row, bare=("cell",)) for row in document_of(found)["rows"]],
         document=lambda: {**document_of(found), "folder": str(path)},
         text=lambda: "\n".join(text_lines(found)),
     )

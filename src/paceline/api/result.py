@@ -79,6 +79,10 @@ class StudyResult(Generic[V_co]):
         return all(row.get(name) is None or isinstance(row.get(name), list | dict) for row in self.rows)
 
 
+def is_table(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
+
+
 def cell_text(value: object) -> str:
     if value is None:
         return ""
@@ -86,12 +90,15 @@ def cell_text(value: object) -> str:
 
 
 def flat(document: Mapping[str, Any], bare: Sequence[str] = ()) -> dict[str, Any]:
-    """One level of names: what is nested goes by "outer_inner", or by "inner" where its outer name is in ``bare``."""
+    """One level of names: what is nested goes by "outer_inner", or by "inner" where its outer name is in ``bare``.
+
+    A table within, such as a curve, has no place in a row: it is in the document.
+    """
     found: dict[str, Any] = {}
     for name, value in document.items():
         if isinstance(value, Mapping):
             prefix = "" if name in bare else f"{name}_"
             found |= {f"{prefix}{inner}": one for inner, one in flat(value, bare).items()}
-        else:
+        elif not is_table(value):
             found[name] = value
     return found

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from paceline.api.arguments import naming_arguments
-from paceline.api.result import StudyResult
+from paceline.api.result import StudyResult, is_table
 from paceline.api.settings import RunArguments, run_arguments, run_settings, with_recipe
 from paceline.clusters.cluster import Cluster
 from paceline.errors import ArgumentError, UsageError
@@ -182,13 +182,9 @@ def answer_scenario(path: Path) -> StudyResult[dict[str, Any]]:
     }
     lines = ["", *rendered.lines] if rendered.lines else []
     found = rendered.document if isinstance(rendered.document, dict) else {"result": rendered.document}
-    rows: list[dict[str, Any]] = next((value for value in found.values() if _is_table(value)), [])
+    rows: list[dict[str, Any]] = next((value for value in found.values() if is_table(value)), [])
     text = "\n".join([rendered.words, f"({scenario.about})", *lines])
     return StudyResult(value=found, rows=rows, document=lambda: document, text=lambda: text)
-
-
-def _is_table(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
 
 
 def run_simulation(
