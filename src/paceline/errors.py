@@ -97,7 +97,7 @@ def reason(error: Exception) -> str:
 
 def describe(error: BaseException) -> str:
     """An exception in one line: its type and the first line of its message."""
-    lines = str(error).strip().splitlines()
+    lines = _message(error).strip().splitlines()
     if _is_from_loader(error):  # of a traceback's text, the first line that is not indented is the exception
         return next((line for line in lines[2:] if line[:1].strip()), lines[0])
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
@@ -112,7 +112,7 @@ def users_line(error: BaseException) -> str:
         (frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)
     ]
     if _is_from_loader(error):
-        frames = re.findall(r'^ *File "(.+)", line (\d+), in (.+)$', str(error), re.MULTILINE)
+        frames = re.findall(r'^ *File "(.+)", line (\d+), in (.+)$', _message(error), re.MULTILINE)
     users = [frame for frame in frames if is_users(frame[0])]
     found = users or [frame for frame in frames if "/torch/" in frame[0]]
     return f"{Path(found[-1][0]).name}:{found[-1][1]} in {found[-1][2]}" if found else ""
@@ -126,7 +126,15 @@ def raised(error: BaseException) -> str:
 
 def _is_from_loader(error: BaseException) -> bool:
     """Whether torch's loader has raised it anew, with the traceback of one of its processes as the message."""
-    return bool(re.match(r"Caught \S+ in DataLoader worker process \d+\.\nOriginal Traceback", str(error)))
+    return bool(re.match(r"Caught \S+ in DataLoader worker process \d+\.\nOriginal Traceback", _message(error)))
+
+
+def _message(error: BaseException) -> str:
+    """As far as it can be written: an exception's class may be the user's."""
+    try:
+        return str(error).encode(errors="backslashreplace").decode()
+    except Exception:
+        return ""
 
 
 def is_users(file: str) -> bool:

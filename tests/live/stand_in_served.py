@@ -35,10 +35,12 @@ def main(behaviour: str) -> int:
     step = 0
     while step != int(when):
         if place.role == "worker" and asked and asked[0] == signal.SIGINT:
+            heartbeat.enter("done")
             return note(place, "interrupted", step, 0)
         if signal.SIGTERM in asked:
             return note(place, "stopped", step, 1)
         if not any(map(alive, pids)) if place.role == "server" else step == int(wishes.get("steps", -2)):
+            heartbeat.enter("done")
             return 0
         time.sleep(0.01)
         if "waits" not in wishes:

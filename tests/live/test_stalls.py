@@ -58,6 +58,18 @@ def test_waiting_for_others_is_no_stall_and_neither_is_a_long_start() -> None:
     assert told.until == float("inf"), "told, and never ended for it"
 
 
+def test_a_script_may_take_its_time_between_steps_unless_all_others_wait() -> None:
+    """If this failed, an evaluation by one rank would be told, or one that hangs in its data never be named."""
+    detector = trained(0.03)
+    evaluates = pulse("script", 200.0)
+    assert detector.look(evaluates, RUNNING, 10_000.0) is None
+    assert detector.look(evaluates, RUNNING, 10_010.0, awaited=True) is None, "they wait only since then"
+    assert detector.look(evaluates, RUNNING, 10_039.0, awaited=True) is None
+    told = detector.look(evaluates, RUNNING, 10_041.0, awaited=True)
+    assert told == Stall(10_010.0, float("inf"), "script", stopped=False), "told, and not ended for it"
+    assert detector.look(evaluates, RUNNING, 10_042.0) is None
+
+
 def test_the_first_checkpoint_may_take_longer_than_what_is_known() -> None:
     """If this failed, a large model's first checkpoint would be called a hang."""
     detector = trained(0.03)

@@ -12,7 +12,8 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A process that is a script's only worker, and whose run is dropped afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ScriptProcess, "current", None)
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    for hook in ("excepthook", "exit"):
+        monkeypatch.setattr(sys, hook, getattr(sys, hook))
     yield
     process = ScriptProcess.current
     if process is not None and process.joined is not None:

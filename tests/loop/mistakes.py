@@ -27,6 +27,11 @@ def main(name: str) -> None:
     match name:
         case "uneven" | "apart":
             train(5 + worker.rank)
+        case "exits":
+            train(5)
+            if worker.rank == 1:
+                sys.exit(3)
+            train(5)
         case "nothing":
             train(5 * worker.rank)
         case "alone":

@@ -58,6 +58,15 @@ def test_workers_whose_loops_do_not_fit_together_end_with_a_sentence(
     assert any(told in out + err for _, out, err in done) == (name != "nothing")
 
 
+def test_a_script_that_leaves_with_a_code_has_not_ended_well(tmp_path: Path) -> None:
+    """If this failed, the other rank would be told to take equally many steps, and the code be another."""
+    (_, _, told), (code, _, _) = start_ranks(MISTAKES, "exits", cwd=tmp_path, seconds=30)
+    assert code == 3
+    assert "equally many steps" not in told
+    assert "rank 0 on" in told
+    assert "lost contact with the others at step 5" in told
+
+
 def test_a_mistake_without_a_launcher_is_a_sentence_with_the_scripts_line(tmp_path: Path) -> None:
     done = run_python(MISTAKES, "unknown", cwd=tmp_path)
     assert done.returncode == 2

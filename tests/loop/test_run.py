@@ -2,9 +2,11 @@
 
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -22,7 +24,10 @@ seen = [sys.argv, sys.path[0], __name__, __file__, [os.environ.get(name) for nam
 sys.stdout.write(json.dumps(seen) + "\\n")
 """
 TRAINS = """
-import os, signal, sys, time, torch, paceline
+import multiprocessing, os, signal, sys, time, torch, paceline
+os.chdir(os.sep if sys.argv[1] == "moves" else ".")
+if sys.argv[1] == "never joins" and os.environ["RANK"] == "1":
+    sys.exit()
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 worker = paceline.distribute(model, optimizer)
@@ -38,15 +43,32 @@ try:
             sys.exit(5)
         if HOW == "dies" and rank == 1 and step == 8:
             os.kill(os.getpid(), signal.SIGKILL)
+        if HOW == "leaves" and rank == 1 and step == 8:
+            os._exit(0)
+        if HOW == "interrupts" and rank == 1 and step == 8:
+            raise KeyboardInterrupt
+        if HOW == "hangs" and rank == 1 and step == 8:
+            time.sleep(60)
+        if HOW == "ends a child" and step == 8:
+            child = multiprocessing.get_context("fork").Process(target=time.sleep, args=[60])
+            child.start()
+            child.terminate()
+            child.join()
+            assert child.exitcode == -signal.SIGTERM, child.exitcode
         if HOW == "long":
             time.sleep(0.01)
 except KeyboardInterrupt:
+    if HOW == "interrupts":
+        raise
     with worker.central_model():  # to save it, as a script may
         pass
     sys.stdout.write(f"rank {rank} was interrupted after step {step}\\n")
     raise
 if HOW == "mistake":
     optimizer.step()
+if HOW == "evaluates" and rank == 0:
+    with worker.central_model():
+        pass
 """
 OWN_GROUP = """
 import torch, torch.distributed as dist
@@ -131,10 +153,10 @@ def test_what_a_script_raises_is_shown_with_its_rank(tmp_path: Path) -> None:
     told = done.stderr.splitlines()
     begins = told.index("paceline: the traceback of rank 1 follows")
     assert told[begins + 1] == "Traceback (most recent call last):"
-    assert told[begins + 2].endswith('script.py", line 13, in <module>')
+    assert told[begins + 2].endswith('script.py", line 16, in <module>')
     assert told[begins + 4] == "ValueError: no such luck"
     assert re.match(
-        r"paceline: rank 1 on \S+ failed at step 8: ValueError: no such luck \(script.py:13 in <module>\)",
+        r"paceline: rank 1 on \S+ failed at step 8: ValueError: no such luck \(script.py:16 in <module>\)",
         told[-3],
     )
     assert told[-2].startswith("Records: runs/")
@@ -147,7 +169,7 @@ def test_what_a_script_raises_is_shown_with_its_rank(tmp_path: Path) -> None:
         (
             "async raises",
             1,
-            "failed at step 8: ValueError: no such luck (script.py:13 in <module>); the others stopped",
+            "failed at step 8: ValueError: no such luck (script.py:16 in <module>); the others stopped",
         ),
         ("exits", 5, "exited at step 8 (exit code 5); the others stopped after"),
         ("dies", 1, "died at step 8 (killed by signal 9, SIGKILL); the others stopped after"),
@@ -159,22 +181,53 @@ def test_what_a_script_raises_is_shown_with_its_rank(tmp_path: Path) -> None:
         (
             "mistake",
             2,
-            "must be outside of worker.no_sync(), after a call of the model (script.py:26 in <module>)",
+            "must be outside of worker.no_sync(), after a call of the model (script.py:43 in <module>)",
         ),
+        ("never joins", 1, "rank 1 on {host} exited (exit code 0, before the run was over); the others stopped"),
+        ("leaves", 1, "exited at step 8 (exit code 0, before the run was over); the others stopped"),
+        ("async leaves", 1, "exited at step 8 (exit code 0, before the run was over); the others stopped"),
+        ("interrupts", 1, "failed at step 8: KeyboardInterrupt (script.py:24 in <module>); the others stopped"),
+        ("ends a child", 0, ""),
+        ("ssp:staleness=2 evaluates", 2, "is at central_model() after step 11"),
+        ("moves", 0, ""),
     ],
 )
 def test_how_a_script_ends_is_how_the_command_does(how: str, code: int, says: str, tmp_path: Path) -> None:
     begun = time.monotonic()
-    strategy, _, how = how.rpartition(" ")
-    done = run_script(
-        TRAINS, "--strategy", strategy or "all-reduce", "script.py", how, cwd=tmp_path, check=code
-    )
+    strategy, how = how.split(" ", 1) if how.startswith(("async ", "ssp:")) else ("all-reduce", how)
+    done = run_script(TRAINS, "--strategy", strategy, "script.py", how, cwd=tmp_path, check=code)
     assert time.monotonic() - begun < 30
-    assert says in done.stderr
-    assert ("Traceback (" in done.stderr) == (how == "raises")
-    if code == 0:
+    assert says.format(host=platform.node()) in done.stderr
+    assert ("Traceback (" in done.stderr) == (how in ("raises", "interrupts"))
+    assert "as asked" not in done.stderr
+    assert len(list(tmp_path.glob("runs/*"))) == (how != "never joins")
+    if how == "dies" and code == 0:
         assert "rank 1 died" in done.stdout
         assert " to 11 steps per worker" in done.stdout, "rank 0 has not taken all of its steps"
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "async"])
+def test_a_rank_that_hangs_between_its_steps_is_the_cause(strategy: str, tmp_path: Path) -> None:
+    """If this failed, the rank that waits for it would be blamed."""
+    limits = ("--timeout", "6", "--hang-timeout", "2")
+    done = run_script(TRAINS, "--strategy", strategy, *limits, "script.py", "hangs", cwd=tmp_path, check=1)
+    assert "rank 1 on" in (told := done.stderr.partition("paceline: ")[2])
+    assert "has made no progress since" in told
+    assert re.search(
+        r"rank 1 on \S+ had made no progress in script .* at step 8 \(script.py:26 in <module>\)", told
+    )
+    assert "Traceback (" not in told
+
+
+def test_closed_streams_are_nobodys_mistake(tmp_path: Path) -> None:
+    def close() -> None:
+        sys.stdout = sys.__stdout__ = None
+
+    (tmp_path / "script.py").write_text(TRAINS)
+    words = ("-m", "paceline", "run", "script.py", "-")
+    done = run_python(*words, cwd=tmp_path, first=close)
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("runs/*/summary.json"))) == 1
 
 
 def test_the_command_line_wins_and_says_so(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from inspect import Parameter
+from pathlib import Path
 from traceback import extract_tb
 from typing import Literal, get_args, get_origin
 
@@ -77,6 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 bad usage, 3 a failed check, 130 interrupted."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     code: object = DONE
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started this
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     try:
         if arguments and arguments[0] not in (*COMMANDS, *FLAGS):
             raise _unknown_word(arguments[0])

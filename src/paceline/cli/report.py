@@ -12,6 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from paceline.api.report import report as make_report
+from paceline.records.folder import short_path
 from paceline.records.summary import Observer, Started, Summary
 
 SLOW = 3.0
@@ -78,7 +79,7 @@ class ReportObserver(Observer):
         if not self._finished or self._folder is None:
             return
         self._finished = False
-        said = f"paceline report {self._folder}"
+        said = f"paceline report {short_path(self._folder)}"
         if self._make:
             try:
                 said = str(make_report(self._folder))

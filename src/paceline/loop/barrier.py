@@ -5,8 +5,10 @@ import threading
 import time
 from typing import Any, Protocol
 
-from paceline.errors import RunFailed, UsageError
+from paceline.errors import UsageError
 from paceline.runtimes.live.run_store import RunStore
+from paceline.runtimes.live.worker.recorder import show_ranks
+from paceline.shm import PeerLost
 
 _POLL = 0.5
 """Seconds between two looks whether others wait; where nobody does, that is all that it costs."""
@@ -53,28 +55,26 @@ class LoopBarrier:
             if past := self._store.peek([self._key("past")]):
                 other, step = json.loads(past[0])
                 raise UsageError(
-                    f"{self._at([where, me.clock], me.rank)}, and rank {other} goes on with step {step}; {together}"
+                    f"{_at([where, me.clock], me.rank)}, and rank {other} goes on with step {step}; {together}"
                 )
             if time.monotonic() > late:
-                raise RunFailed(
-                    f"{self._at([where, me.clock], me.rank)}, and the others were not within {self._timeout:g} s"
+                missing = [rank for rank, key in enumerate(everyone) if not self._store.check([key])]
+                raise PeerLost(
+                    f"{_at([where, me.clock], me.rank)}, and {show_ranks(missing)} did not get there within "
+                    f"{self._timeout:g} s"
                 )
             time.sleep(pause)
             pause = min(2 * pause, _LATEST)
         points = [json.loads(one) for one in found]
         for rank, point in enumerate(points):
             if point != points[0]:
-                raise UsageError(f"{self._at(points[0], 0)}, and {self._at(point, rank)}; {together}")
+                raise UsageError(f"{_at(points[0], 0)}, and {_at(point, rank)}; {together}")
         if self._number:
             self._store.delete_key(self._key(me.rank, self._number - 1))
         self._number += 1
 
     def close(self) -> None:
         self._closed.set()
-
-    def _at(self, point: Any, rank: int) -> str:
-        where, clock = point
-        return f"rank {rank} is at {where} after step {clock}"
 
     def _key(self, name: object, number: int | None = None) -> str:
         return f"loop/{self._number if number is None else number}/{name}"
@@ -90,3 +90,33 @@ class LoopBarrier:
                     self._store.set(self._key("past", number), past)
         except RuntimeError:  # the store is closed at the end, or lost: then the worker notices too
             return
+
+
+class ServedPlaces:
+    """Workers with servers synchronize at the same places of their scripts, each after as many steps as it has taken.
+
+    There the servers wait for the workers that are left, so this only compares.
+    """
+
+    def __init__(self, store: RunStore, training: Training) -> None:
+        self._store, self._training, self._number = store, training, 0
+
+    def wait(self, where: str, together: str) -> None:  # noqa: ARG002
+        me = self._training
+        self._store.set(self._key(me.rank), json.dumps([where, me.clock]))
+        for rank in range(me.workers):
+            if (found := self._store.peek([self._key(rank)])) and (point := json.loads(found[0]))[0] != where:
+                here = _at([where, me.clock], me.rank)
+                raise UsageError(f"{_at(point, rank)}, and {here}; all workers must get to the same places")
+        self._number += 1
+
+    def close(self) -> None:
+        """The store is the workers'."""
+
+    def _key(self, rank: int) -> str:
+        return f"loop/{self._number}/{rank}"
+
+
+def _at(point: Any, rank: int) -> str:
+    where, clock = point
+    return f"rank {rank} is at {where} after step {clock}"

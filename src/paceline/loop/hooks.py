@@ -105,7 +105,7 @@ class LoopHooks:
         run.arm()
         run.recorder.close(run.me.clock)
         self.phase = "data"
-        self._heartbeat.enter("starting")
+        self._heartbeat.enter("script")
 
     def synchronize(self, on: bool) -> None:
         """Whether backward averages gradients, from here on."""
@@ -252,7 +252,7 @@ class LoopHooks:
                     parameter.grad = view
         run.reduce_gradient()
         run.arm()
-        run.heartbeat.enter("starting")
+        run.heartbeat.enter("script")
         self._complete, self._versions = True, self.replica.versions
         self._other.forget()
 
@@ -298,7 +298,7 @@ class LoopHooks:
         else:
             self._resume(Gradient)
         self.phase = "data"
-        self._heartbeat.enter("starting")  # whatever the script does next takes as long as it takes
+        self._heartbeat.enter("script")  # whatever the script does next takes as long as it takes
 
 
 def _trains(model: nn.Module) -> bool:

@@ -13,7 +13,7 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import torch
 from torch import nn
@@ -87,6 +87,8 @@ class ScriptProcess:
     before_hard_end: Callable[[Callable[[], None]], None] = lambda _: None
     joined: Joined | None = None
     has_joined: bool = False
+    exit_code: object = None
+    """What the script has called sys.exit() with since it joined."""
     stack: ExitStack = field(default_factory=ExitStack)
 
     @classmethod
@@ -95,6 +97,7 @@ class ScriptProcess:
         if cls.current is None:
             cls.current = cls._of_environment()
             _tell_failures(cls.current)
+            _remember_exit_code(cls.current)
             atexit.register(cls.current.end)
             if parent_process() is not None:  # a child of multiprocessing ends without what atexit has
                 Finalize(None, cls.current.end, exitpriority=0)
@@ -105,7 +108,7 @@ class ScriptProcess:
         info, stack = ProcessInfo.from_environment(), ExitStack()
         launched = info is not None
         info = info or ProcessInfo()
-        runs = Path("runs") if launched else Path(stack.enter_context(TemporaryDirectory(prefix="paceline-")))
+        runs = RUNS.absolute() if launched else Path(stack.enter_context(TemporaryDirectory(prefix="paceline-")))
         return cls(
             script=script_name(sys.argv[0]),
             info=info,
@@ -144,7 +147,7 @@ class ScriptProcess:
             return
         self.info = found
         if self.is_plain:
-            self.is_plain, self.runs, self.observe = False, RUNS, _show
+            self.is_plain, self.runs, self.observe = False, RUNS.absolute(), _show
 
     def settings(self, strategy: str, codec: str, batch_sizes: tuple[int, ...]) -> Settings:
         return script_settings(self.script, strategy, codec, batch_sizes, self.info.servers or 1)
@@ -167,7 +170,7 @@ class ScriptProcess:
         return torch.initial_seed()
 
     def join(self, joined: Joined) -> None:
-        self.joined, self.has_joined = joined, True
+        self.joined, self.has_joined, self.exit_code = joined, True, None
 
     def check_free(self, model: object, optimizer: object) -> None:
         for name, given, kind in (("nn.Module", model, nn.Module), ("optim.Optimizer", optimizer, Optimizer)):
@@ -200,7 +203,7 @@ class ScriptProcess:
         """The interpreter ends; it would print what is raised here, and its exit code be 0."""
         try:
             with self.stack:
-                self.close(failed=getattr(sys, "last_value", None) is not None)
+                self.close(failed=bool(getattr(sys, "last_value", None) is not None or self.exit_code))
         except BaseException as error:
             if isinstance(error, UsageError):
                 say_on_stderr(str(error))
@@ -224,6 +227,17 @@ def _tell_failures(process: ScriptProcess) -> None:
             raise SystemExit(code)
 
     sys.excepthook = tell
+
+
+def _remember_exit_code(process: ScriptProcess) -> None:
+    """Nothing else tells, when the interpreter ends, whether the script has failed."""
+    leave = sys.exit
+
+    def leave_with(code: Any = None) -> NoReturn:
+        process.exit_code = code
+        leave(code)
+
+    sys.exit = leave_with
 
 
 def _show(_: Settings) -> Observer:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,10 +27,12 @@ from paceline.runtimes.live.launcher.processes import LaunchPlan
 from paceline.runtimes.live.process_info import VARIABLE, ProcessInfo
 from paceline.runtimes.live.request import LiveOptions, servers_of
 from paceline.runtimes.live.signals import StopRequest
-from paceline.runtimes.live.worker.guard import HasEnding, run_guarded
+from paceline.runtimes.live.worker.guard import UNUSED, HasEnding, run_guarded
 from paceline.runtimes.settings import Settings
+from paceline.shm import PeerLost
 
 _MAIN = "__main__"
+_DEFAULTS: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,12 +126,12 @@ class ScriptRequest:
             info=info,
             heartbeat=heartbeat,
             observe=self.observe,
-            runs=self.runs,
+            runs=self.runs.absolute(),  # the script may go to another folder
             name=self.name,
             strategy=self.strategy,
             codec=self.codec,
             options=self.options,
-            stop_requested=stopping,
+            stop_requested=stopping if info.launch is None else stopping.interrupted,
             before_hard_end=stopping.before_hard_end,
         )
 
@@ -162,7 +164,7 @@ def _work(
         return run_script_server(process, request.script.path)
     _show_workers_only(info)
     try:
-        with _interrupts(process):
+        with _interrupts(process) as signals:
             request.script.run()
     except SystemExit as leaving:
         if leaving.code:
@@ -172,6 +174,8 @@ def _work(
         joined = process.joined
         if not (joined and joined.stopped):
             process.close(failed=True)
+            if not signals:  # the script has raised it itself
+                raise
             return _Ended("interrupted")
     except BaseException:
         process.close(failed=True)
@@ -179,22 +183,37 @@ def _work(
     ending = process.close(failed=False)
     if not process.has_joined and info.rank == 0:
         _say_unused(process)
-    heartbeat.enter("starting")
+    heartbeat.enter("script" if process.has_joined else "starting")
     threading._shutdown()  # type: ignore[attr-defined]  # as at the end of every program: threads may still save
-    return _Ended(ending)
+    return _Ended(ending if process.has_joined else UNUSED)
 
 
 @contextmanager
-def _interrupts(process: ScriptProcess) -> Iterator[None]:
-    """A signal interrupts a script where it is, unless its workers agree on the step at which all stop."""
+def _interrupts(process: ScriptProcess) -> Iterator[Sequence[int]]:
+    """A signal interrupts a script where it is, unless its workers agree on the step at which all stop.
 
-    def handle(_: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    By SIGTERM our launcher says that another worker has failed, and the system that the launcher has died.
+    Gives the signals that have come.
+    """
+    come: list[int] = []
+
+    def handle(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        come.append(signum)
+        if signum == signal.SIGTERM and process.info.launch is not None:
+            raise PeerLost("this worker was told to end")
         if process.joined is None or not process.joined.agrees:
             raise KeyboardInterrupt
 
-    old = {signum: signal.signal(signum, handle) for signum in (signal.SIGINT, signal.SIGTERM)}
+    def forget() -> None:
+        """A child of the script ends as it would without a run."""
+        for signum, default in _DEFAULTS.items():
+            if signal.getsignal(signum) is handle:
+                signal.signal(signum, default)
+
+    old = {signum: signal.signal(signum, handle) for signum in _DEFAULTS}
+    os.register_at_fork(after_in_child=forget)
     try:
-        yield
+        yield come
     finally:
         for signum, before in old.items():
             signal.signal(signum, before)

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from paceline.codecs import build_codec
 from paceline.errors import UsageError, say_on_stderr
-from paceline.loop.barrier import LoopBarrier
+from paceline.loop.barrier import LoopBarrier, ServedPlaces
 from paceline.loop.hooks import LoopHooks
 from paceline.loop.mini_batch import FirstBatch, find_equal
 from paceline.loop.process import ScriptProcess
@@ -44,7 +44,7 @@ class LoopSteps:
     _session: Session
     _recording: AbstractContextManager[EventWriter]
     _sampler: SystemSampler | None = None
-    _barrier: LoopBarrier | None = None
+    _barrier: LoopBarrier | ServedPlaces | None = None
 
     def __init__(
         self, process: ScriptProcess, settings: Settings, model: nn.Module, optimizer: Optimizer
@@ -56,6 +56,7 @@ class LoopSteps:
             check_momentum_of(optimizer, settings.codec, "", "SGD with momentum=0")
         self._observer = process.observe(settings)
         served = check_settings(settings).served
+        process.heartbeat.enter("exchange")
         self.comm: SoloComm = self._join_servers() if served else self._join_group()
         check_equal(self.comm.exchange({"strategy": settings.strategy, "codec": settings.codec}))
         learners = check_settings(settings).learner_plan.count or 1
@@ -75,6 +76,7 @@ class LoopSteps:
         self._stack = ExitStack()
         self._hooks = LoopHooks(self.replica, self._served, process.heartbeat, self._open)
         self.synchronize, self.evaluated = self._hooks.synchronize, self._hooks.evaluated
+        process.heartbeat.enter("script")
 
     @property
     def run(self) -> LoopRun | None:
@@ -112,7 +114,7 @@ class LoopSteps:
         self._wait_for_all("central_model()", TOGETHER)
         self.run.heartbeat.enter("exchange")
         found: tuple[Tensor, Tensor] | None = self.run.carry_out(self._session.central())
-        self.run.heartbeat.enter("starting")
+        self.run.heartbeat.enter("script")
         if found is None:
             self._hooks.ending = "interrupted"
         return found
@@ -212,6 +214,7 @@ class LoopSteps:
         Workers whose scripts end without one begin it too; where all do, there is no run.
         """
         process, replica = self._process, self.replica
+        process.heartbeat.enter("exchange")
         batches = [FirstBatch(**one) for one in self.comm.exchange(asdict(batch))]
         if all(one.ended for one in batches):
             return
@@ -238,6 +241,8 @@ class LoopSteps:
         stop = agree_to_stop(run, task)
         if isinstance(self.comm, ProcessGroupComm):
             self._barrier = LoopBarrier(self.comm.open_store(), run, process.options.timeout)
+        if isinstance(self.comm, ServerComm):
+            self._barrier = ServedPlaces(self.comm.store, run)
         if self._served:
             self._served.begin()
             replica.share_untrained(self._share)

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from paceline.errors import UsageError, describe, say_on_stderr
+from paceline.errors import UsageError, reason, say_on_stderr
 from paceline.loop.ddp import DDPExchanges, active_ddp
 from paceline.loop.moments import MomentHooks, Moments
 from paceline.loop.process import NO_STRATEGY, ScriptProcess
@@ -49,7 +49,7 @@ def watch(model: nn.Module, optimizer: Optimizer) -> "Watch":
     process.check_free(model, optimizer)
     _check_unused(process)
     if process.is_plain:
-        process.runs = RUNS
+        process.runs = RUNS.absolute()
     process.records += 1
     watched = WatchedSteps(process, model, optimizer)
     process.join(watched)
@@ -133,7 +133,7 @@ class WatchedSteps:
         self._me, self._process.joined = None, None
         with suppress(OSError), closing(self._observer), self._held:
             self._writing.close()
-        say_on_stderr(f"paceline.watch has stopped, and the script goes on: {_told(error)}")
+        say_on_stderr(f"paceline.watch has stopped, and the script goes on: {reason(error)}")
 
     def _before_training(self, samples: int) -> float:
         self._guarded(self._prepare_forward, samples)
@@ -296,7 +296,7 @@ class WatchedSteps:
                 self._writing.close()
                 self._records.finished(ending, Position(progress=me.clock), self._sampler)
             except Exception as error:
-                say_on_stderr(f"the record of paceline.watch has no summary: {_told(error)}")
+                say_on_stderr(f"the record of paceline.watch has no summary: {reason(error)}")
             finally:
                 self._observer.close()
 
@@ -321,7 +321,3 @@ def _check_unused(process: ScriptProcess) -> None:
                 f"the run was started with {what} {named}, and {process.script} calls watch(), which only measures; "
                 f"leave the {what} out, or have the script call paceline.distribute()"
             )
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, UsageError) else describe(error)

@@ -144,6 +144,12 @@ def latest_run(parent: Path) -> RunFolder:
     )
 
 
+def short_path(path: str | Path) -> str:
+    """As one types it from here."""
+    near = os.path.relpath(path)
+    return str(path) if near.startswith("..") else near
+
+
 def no_run(folder: RunFolder) -> UsageError:
     why = "it holds no config.json" if folder.path.is_dir() else "there is no such folder"
     return UsageError(f"{folder.path} is not the folder of a run: {why}; see what 'ls runs' shows")

@@ -16,6 +16,7 @@ from rich.table import Column
 
 from paceline.records.events import MetricsRow
 from paceline.records.files import json_text
+from paceline.records.folder import short_path
 from paceline.records.summary import Observer, Started, Summary
 from paceline.reports.summary import summary_text
 from paceline.reports.text import can_draw, counted, figure, time_left
@@ -220,7 +221,8 @@ class ConsoleObserver(ProgressObserver):
         self.close()
         blocks, timed = can_draw(self.screen.out), self._clock != "recorded"
         predicted = self._expected.step if self._expected else None
-        text = summary_text(summary, self._run.folder, blocks=blocks, timed=timed, predicted=predicted)
+        folder = self._run.folder and short_path(self._run.folder)
+        text = summary_text(summary, folder, blocks=blocks, timed=timed, predicted=predicted)
         self.screen.print(f"\n{text}")
         if self._expected and (outcome := self._expected.after(summary)):
             self.screen.print(outcome)
@@ -303,7 +305,7 @@ def header(run: Started) -> list[str]:
         whole = f" of {run.last_step:,}" if run.last_step else ""  # a script ends when it does
         lines.append(f"resumed at step {run.first_step:,}{whole}")
     if run.folder:
-        lines.append(f"recorded in {run.folder}")
+        lines.append(f"recorded in {short_path(run.folder)}")
     return lines
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from paceline.errors import UsageError, printable
 from paceline.records.checkpoints import Checkpoints, Commits
-from paceline.records.folder import RunFolder
+from paceline.records.folder import RunFolder, short_path
 from paceline.records.tensors import FileRole
 from paceline.runtimes.config import Config, read_live
 from paceline.runtimes.live.process_info import ProcessInfo, Role, show_process
@@ -31,11 +31,11 @@ _SENTENCES: dict[FailureKind, str] = {
     "mistake": "{message}",
     "lost-host": "{message}; the workers here were ended{when}",
     "lost-peer": "{who} lost contact with the others{when}, for an unknown reason ({message})",
-    "stopped": "{who} {message},{when}",
+    "stopped": "{who} {message}{comma}{when}",
     "interrupted": "{who} was interrupted{when}",
     "check": "{who} found a wrong result",
     "abandoned": "{who} lost its last worker{when}",
-    "hung": "{who} {message},{when}{where}",
+    "hung": "{who} {message}{comma}{when}{where}",
     "expelled": "{who} was removed by the servers{when}: {message}",
     "diverged": "{message}",
 }
@@ -66,6 +66,8 @@ class Failure:
     """The last line of the user's own code, "my_job.py:42 in loss"."""
     traceback: str = ""
     run: str = ""
+    code: _Count = 1
+    """The exit code of one that "exited"."""
     at: float = field(default_factory=time.time)
 
     def to_json(self) -> bytes:
@@ -129,9 +131,11 @@ LaunchKind = Literal["training", "measurement", "script"]
 
 
 def sentence(failure: Failure, kind: LaunchKind = "training") -> str:
+    when = _when(failure, kind)
     return _SENTENCES[failure.kind].format(
         who=show_process(failure.rank, failure.role, failure.host),
-        when=_when(failure, kind),
+        when=when,
+        comma="," if when else "",
         message=failure.message,
         where=f" ({failure.where})" if failure.where else "",
     )
@@ -149,7 +153,7 @@ def _when(failure: Failure, kind: LaunchKind) -> str:
 
 def recorded(run: Path | None) -> list[str]:
     """What is left of a run of a script: the script alone knows what it has saved."""
-    where = [f"Records: {short(run)}"] if run else []
+    where = [f"Records: {short_path(run)}"] if run and run.exists() else []
     return [*where, f"What the script itself has saved is safe; {AGAIN}"]
 
 
@@ -173,7 +177,7 @@ def join_command(
         if run and (path := read_live(RunFolder(run)).settings.job.path):
             job = {"job": path}
     if run is not None and near:
-        return [f"Join: {command('train', join=short(run), **job)}"]
+        return [f"Join: {command('train', join=short_path(run), **job)}"]
     if not endpoints or secret_file is None:
         return []
     where = endpoints[0].removeprefix("tcp://")
@@ -186,11 +190,6 @@ def killed_by(code: int) -> str:
     with suppress(ValueError):
         return f"killed by signal {-code}, {signal.Signals(-code).name}"
     return f"killed by signal {-code}"
-
-
-def short(path: Path) -> str:
-    near = os.path.relpath(path)
-    return str(path) if near.startswith("..") else near
 
 
 def command(name: str, *words: object, **settings: object) -> str:
@@ -254,11 +253,14 @@ Ask = Callable[[CompleteSteps], Sequence[CompleteSteps]]
 def safe(run: Path, settings: Mapping[str, Any] | None = None, ask: Ask = lambda _: ()) -> list[str]:
     """The newest checkpoint that is safe and the command that goes on from it; other hosts are asked once."""
     try:
-        nodes, mine = _nodes(read_live(RunFolder(run))), complete_steps(run)
+        config = read_live(RunFolder(run))
+        if config.settings.job.is_script:
+            return recorded(run)
+        nodes, mine = _nodes(config), complete_steps(run)
     except UsageError as mistake:
         ask(CompleteSteps())
         if not run.exists():
-            return [f"Safe: nothing, {short(run)} is gone; {AGAIN}"]
+            return [f"Safe: nothing, {short_path(run)} is gone; {AGAIN}"]
         return [f"Safe: nothing that can be resumed: {mistake}."]
     step = newest_safe([mine, *ask(mine)], nodes)
     if step is None:
@@ -266,7 +268,7 @@ def safe(run: Path, settings: Mapping[str, Any] | None = None, ask: Ask = lambda
     written = RunFolder(run).checkpoint(step, 0).parent.stat().st_mtime
     return [
         f"Safe: checkpoint of step {step}, {show_seconds(max(0.0, time.time() - written))} old.",
-        f"Resume: {command('train', resume=short(run), **(settings or {}))}",
+        f"Resume: {command('train', resume=short_path(run), **(settings or {}))}",
     ]
 
 

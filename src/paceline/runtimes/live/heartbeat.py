@@ -21,8 +21,11 @@ from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.timeouts import GLANCE, STACK
 
 _OfStep = Literal["data", "forward", "backward", "exchange", "apply", "evaluate", "checkpoint"]
-ProcessPhase = Literal["starting", _OfStep, "finishing", "idle", "serving"]
-"""What a process is doing. "exchange" is everything in which it waits for others; a server is "idle" or "serving"."""
+ProcessPhase = Literal["starting", _OfStep, "script", "finishing", "done", "idle", "serving"]
+"""What a process is doing. "exchange" is everything in which it waits for others; a server is "idle" or "serving".
+
+"script" is what a script does between its steps. A process that ends without being "done" has not ended well.
+"""
 
 STACK_SIGNAL = signal.SIGRTMIN + 7
 _LONGEST_STACK = 2**18

@@ -17,6 +17,10 @@ from paceline.runtimes.prctl import die_with_parent
 _LEAVE = 0
 
 
+def _note(_: int, __: object) -> None:
+    """The signal is in the pipe."""
+
+
 class StopRequest:
     """Whether a signal has asked this worker to stop; a context in the main thread, which restores the old handlers.
 
@@ -28,12 +32,16 @@ class StopRequest:
     def __init__(self, hard_end: Callable[[int], None], patience: Mapping[int, float] = PATIENCE) -> None:
         self._hard_end, self._patience = hard_end, patience
         self._rescues: list[Callable[[], None]] = []
-        self._asked = 0
+        self._asked, self._active = 0, False
         self._deadline = float("inf")
         self._thread = threading.Thread(target=self._listen, name="stop-request", daemon=True)
 
     def __call__(self) -> bool:
         return self._asked != 0 and self._patience[self._asked] > 0
+
+    def interrupted(self) -> bool:
+        """Whether somebody has asked, and it is not a failure elsewhere that ends this worker."""
+        return self._asked == signal.SIGINT
 
     def before_hard_end(self, rescue: Callable[[], None]) -> None:
         self._rescues.append(rescue)
@@ -42,11 +50,24 @@ class StopRequest:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._old_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        self._old = {signum: signal.signal(signum, lambda *_: None) for signum in self._patience}
+        self._old = {signum: signal.signal(signum, _note) for signum in self._patience}
+        self._active = True
+        os.register_at_fork(after_in_child=self._forget)
         self._thread.start()
         return self
 
+    def _forget(self) -> None:
+        """In a child of this process: it would write its signals into the pipe that this process reads."""
+        if not self._active:
+            return
+        self._active = False
+        signal.set_wakeup_fd(-1)
+        for signum, handler in self._old.items():
+            if signal.getsignal(signum) is _note:
+                signal.signal(signum, handler)
+
     def __exit__(self, *_: object) -> None:
+        self._active = False
         for signum, handler in self._old.items():
             signal.signal(signum, handler)
         signal.set_wakeup_fd(self._old_fd)
@@ -88,7 +109,7 @@ def die_with(launcher: int | None) -> None:
 def leave(code: int) -> NoReturn:
     """End the process without taking torch apart, which costs a second and may block; threads are not awaited."""
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)

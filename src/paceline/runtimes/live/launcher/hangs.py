@@ -1,13 +1,14 @@
 """A host's processes without progress: they are reported, with their stack, and ended after a stated time.
 
 A process that waits for others is not the one that hangs, however long it waits. One that is stopped by a signal hangs
-in any phase. Of the rest, one hangs whose phase lasts much longer than ever before; one that writes a file hangs only
-while it uses no processor time, and is not ended while the disk works.
+in any phase. A script may take as long as it likes between two steps, unless all others of the host wait for it: then
+it is reported, and ended when they give up waiting. Of the rest, one hangs whose phase lasts much longer than ever
+before; one that writes a file hangs only while it uses no processor time, and is not ended while the disk works.
 """
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -45,6 +46,8 @@ class StallDetector:
     _was_stopped: bool = False
     _system: Activity | None = None
     _busy_at: float = 0.0
+    _awaited_at: float = _NEVER
+    """Since when all others wait."""
     _counts_from: float = 0.0
     """The time before it does not count: the process could not go on."""
 
@@ -52,9 +55,15 @@ class StallDetector:
     def notice(self) -> float:
         return min(timeouts.HANG_NOTICE, self.hang / 2)
 
-    def look(self, progress: Progress, system: Activity, now: float, *, alone: bool = False) -> Stall | None:
-        """Whether the process makes no progress; ``alone``: there is no other process that it could wait for."""
+    def look(
+        self, progress: Progress, system: Activity, now: float, *, alone: bool = False, awaited: bool = False
+    ) -> Stall | None:
+        """Whether the process makes no progress.
+
+        ``alone``: there is no other process that it could wait for; ``awaited``: all others of the host wait for some.
+        """
         self._remember(progress, system, now)
+        self._awaited_at = min(self._awaited_at, now) if awaited else _NEVER
         if system.stopped:
             self._stopped_at = now if self._stopped_at is None else self._stopped_at
             if now - self._stopped_at < timeouts.STOPPED:
@@ -64,9 +73,12 @@ class StallDetector:
             self.restart(now)
         writing = progress.phase in _WRITING
         since = max(progress.since, self._counts_from, self._busy_at if writing else 0.0)
+        in_script = progress.phase == "script"
+        if in_script:
+            since = max(since, self._awaited_at)
         if not progress.since or now - since < self._limit(progress, alone):
             return None
-        if not progress.at or (system.disk and writing):
+        if not progress.at or in_script or (system.disk and writing):
             return Stall(since, _NEVER, progress.phase, False)
         compiles = progress.phase == "evaluate" and progress.phase not in self._longest  # perhaps once more
         until = (max(since, self._busy_at) if compiles else since) + self.hang
@@ -163,9 +175,10 @@ class HangWatch:
             self.hangs.clear()
             for detector in self._detectors.values():
                 detector.restart(now)
+        waiting = self._waiting()
         for process in self._processes:
             if process.alive:
-                self._look_at(process, now)
+                self._look_at(process, now, waiting)
             else:
                 self.hangs.pop(process, None)
         self._looked = time.monotonic()  # after it: asking for stacks takes time, and holds no process up
@@ -190,10 +203,20 @@ class HangWatch:
             )
         return max(due, hang.reported + min(timeouts.HANG_NOTICE, self._hang / 2))
 
-    def _look_at(self, process: Process, now: float) -> None:
+    def _waiting(self) -> Collection[Process]:
+        """The workers that wait, where that are all but one; else none."""
+        workers = [one for one in self._processes if one.alive and one.info.role == "worker"]
+        waiting = {one for one in workers if one.progress().phase == "exchange"}
+        return waiting if len(waiting) == len(workers) - 1 else ()
+
+    def _look_at(self, process: Process, now: float, waiting: Collection[Process]) -> None:
         progress = process.progress()
         stall = self._detectors[process].look(
-            progress, activity(process.pid), now, alone=self._over_at is not None
+            progress,
+            activity(process.pid),
+            now,
+            alone=self._over_at is not None,
+            awaited=bool(waiting) and process.info.role == "worker" and process not in waiting,
         )
         hang = self.hangs.get(process)
         watched = self._plan.kind == "training" or (self._plan.kind == "script" and progress.at > 0)

@@ -133,6 +133,8 @@ class Process:
     """Whether it is known what its failure means for the run."""
     spared: bool = False
     """Whether its failure did not end the run."""
+    left_early: bool = False
+    """Whether it has ended with exit code 0 while it had still something to do."""
 
     @property
     def alive(self) -> bool:
@@ -140,6 +142,14 @@ class Process:
 
     def __str__(self) -> str:
         return show_process(self.info.rank, self.info.role, self.info.host)
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.code) or self.left_early
+
+    @property
+    def is_done(self) -> bool:
+        return self.code == 0 and self.progress().phase == "done"
 
     def progress(self) -> Progress:
         return read_progress(self.info)
@@ -154,7 +164,8 @@ class Process:
         # A SIGKILL that this launcher did not send is a cause, however late it is seen: memory may have run out.
         stopped = self.killed or (code == -signal.SIGTERM and ended > (failed_at or ended))
         kind: FailureKind = "stopped" if stopped else "killed" if code < 0 else "exited"
-        return Failure.of(self.info, kind, self.progress().step, killed_by(code), at=ended)
+        how = killed_by(code) if code else "exit code 0, before the run was over"
+        return Failure.of(self.info, kind, self.progress().step, how, at=ended, code=max(code, 1))
 
     def reap(self) -> bool:
         """Whether it has ended; the processes that a failed one has started end with it."""
@@ -220,10 +231,10 @@ class HostProcesses:
     def ended_well(self) -> bool:
         """Whether the run has, as this host knows it, when all of its processes have ended."""
         if not self._plan.servers:
-            return not any(process.code for process in self.all)
+            return not any(process.failed for process in self.all)
         if any(note.kind == "abandoned" for note in self.notes().values()):
             return False
-        if any(worker.code == 0 for worker in self.workers):
+        if any(worker.code == 0 and not worker.left_early for worker in self.workers):
             return True
         if self._plan.nodes > 1:
             return self.serves

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Literal
 
 from paceline.errors import BEFORE_FIRST_STEP, RunFailed, ScriptExited, UsageError
-from paceline.records.folder import RunFolder
+from paceline.records.folder import RunFolder, short_path
 from paceline.runtimes.live import failures, timeouts
 from paceline.runtimes.live.failures import Failure, sentence
 from paceline.runtimes.live.launch_folder import read_servers
@@ -65,12 +65,13 @@ class Supervisor:
         self._reap()
         self._obey()
         for process in self.host.all:
-            if process.code and not process.judged:
+            process.left_early = process.left_early or self._has_left_early(process)
+            if process.failed and not process.judged:
                 self._judge(process)
         if self.failed_at is None:
             self._listen()
             alone = self.plan.servers and self.plan.nodes == 1 and not self.host.workers_left()
-            if alone or any(process.code == 0 for process in self.host.all):
+            if alone or any(process.is_done for process in self.host.all):
                 self.hang_watch.run_is_over()
             for hang in self.hang_watch.look():
                 self.hang_watch.end(hang)
@@ -79,6 +80,14 @@ class Supervisor:
         if time.monotonic() > self._deadline:
             self._kill()
         return bool(self.host.alive())
+
+    def _has_left_early(self, process: Process) -> bool:
+        """A script that has never joined the run may end as it likes, unless others have."""
+        if process.code != 0 or process.is_done or self.signal:
+            return False
+        if self.plan.kind != "script" or process.progress().phase != "starting":
+            return True
+        return any(worker.progress().phase != "starting" for worker in self.host.workers if worker.alive)
 
     def _end_unused(self) -> None:
         """The servers of a run that its script has never joined: nobody will tell them that it is over."""
@@ -173,7 +182,8 @@ class Supervisor:
     def _end_causing_hangs(self) -> bool:
         """A process that lost contact with one that hangs did so because of that: that one is ended now."""
         hangs = self.hang_watch.hangs.values()
-        causes = [hang for hang in hangs if hang.process.info.role == "server" or not self.plan.servers]
+        may_go_on = self.plan.servers > 0 and self.plan.kind == "training"
+        causes = [hang for hang in hangs if hang.process.info.role == "server" or not may_go_on]
         for hang in causes:
             self.hang_watch.end(hang)
         return bool(causes)
@@ -275,8 +285,7 @@ class ExitReporter:
             who = file_stem(cause.rank, cause.role).replace("-", " ")
             supervisor.say(f"the traceback of {who} follows\n{found.rstrip()}")
         if cause.kind == "exited" and self._plan.kind == "script":
-            codes = (one.code or 1 for one in self._host.workers if one.info.rank == cause.rank)
-            return ScriptExited("\n".join(self._report(cause)), next(codes, 1))
+            return ScriptExited("\n".join(self._report(cause)), cause.code)
         return RunFailed("\n".join(self._report(cause)))
 
     def _script_traceback(self, cause: Failure) -> str:
@@ -296,13 +305,13 @@ class ExitReporter:
             safe = failures.recorded(self._run)
         elif self._run and cause.kind == "error":
             saved = RunFolder(self._run).failure(file_stem(cause.rank, cause.role))
-            lines += [f"Traceback: {failures.short(saved)}"] if saved.exists() else []
+            lines += [f"Traceback: {short_path(saved)}"] if saved.exists() else []
         return lines + [failures.what_next(line, cause) for line in safe]
 
     def _cause(self) -> Failure:
         supervisor = self._supervisor
         failed_at = supervisor.failed_at
-        found = {process: process.failure(failed_at) for process in self._host.all if process.code}
+        found = {process: process.failure(failed_at) for process in self._host.all if process.failed}
         # A process with exit code 0 may have left a note, too.
         found |= self._host.notes()
         if failed_at is not None:  # processes whose end ended nothing are not the cause

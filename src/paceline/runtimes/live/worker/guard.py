@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -66,9 +66,13 @@ _EXCHANGES = ("paceline", "torch.distributed")
 class HasEnding(Protocol):
     @property
     def ending(self) -> str:
-        """Whether it was "interrupted", "wrong" by a check, "missed" its target, or "abandoned"; else all is well."""
+        """Whether it was "interrupted", "wrong" by a check, "missed" its target, or "abandoned"; else all is well.
+
+        "unused" is a script that has never joined the run.
+        """
 
 
+UNUSED = "unused"
 Work = Callable[[Heartbeat, StopRequest], HasEnding]
 _ENDINGS: dict[str, tuple[FailureKind, int]] = {
     "interrupted": ("interrupted", 130),
@@ -92,11 +96,14 @@ def run_guarded(info: ProcessInfo, work: Work) -> int:
     notes = _Notes(info, heartbeat, LaunchFolder(info.launch) if info.launch else None)
     with StopRequest(notes.end_hard, patience_of(info)) as stopping:
         try:
-            kind, code = _ENDINGS.get(work(heartbeat, stopping).ending, (None, 0))
+            ending = work(heartbeat, stopping).ending
+            kind, code = _ENDINGS.get(ending, (None, 0))
             if kind:
                 notes.tell(notes.note(kind))
             code = 0 if info.launch else code
-        except (Exception, SystemExit) as error:
+            if ending != UNUSED:
+                heartbeat.enter("done")
+        except BaseException as error:
             note = notes.of(error)
             notes.tell(note)
             code = _code_of(error)
@@ -187,11 +194,12 @@ class _Notes:
         for known, kind in _KINDS.items():
             if isinstance(error, known):
                 at = f" ({users_line(error)})" if kind == "mistake" and _in_script(error) else ""
-                return self.note(kind, f"{error}{at}")
+                return replace(self.note(kind, f"{error}{at}"), code=_code_of(error))
         if lost_peer(error):
             return self.note("lost-peer", describe(error))
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
-            return self.note("error", f"{error.strerror}: {error.filename or 'its disk'}; make room there")
+            place = error.filename or self.heartbeat.progress().run or "the disk, or what takes its output"
+            return self.note("error", f"{error.strerror}: {place}; make room there")
         run = self.heartbeat.progress().run
         if isinstance(error, FileNotFoundError) and run is not None and not run.exists():
             return self.note("error", folder_lost(run))
@@ -201,7 +209,8 @@ class _Notes:
         info, progress = self.info, self.heartbeat.progress()
         if text and progress.run is not None:
             with suppress(OSError):
-                RunFolder(progress.run).failure(file_stem(info.rank, info.role)).write_text(text)
+                path = RunFolder(progress.run).failure(file_stem(info.rank, info.role))
+                path.write_text(text, errors="backslashreplace")
                 text = ""
         run = str(progress.run) if progress.run else ""
         return Failure.of(info, kind, progress.step, message, where=where, traceback=text, run=run)

@@ -44,13 +44,13 @@ def find_drift(comm: SoloComm, params: Tensor) -> str:
     if len(counts) == 1:
         return ""
     if counts[0][1] == counts[1][1]:
-        return f"the parameters of {_ranks(range(len(hashes)))} differ"
+        return f"the parameters of {show_ranks(range(len(hashes)))} differ"
     odd = [rank for rank, one in enumerate(hashes) if one != counts[0][0]]
     even = [rank for rank, one in enumerate(hashes) if one == counts[0][0]]
-    return f"the parameters of {_ranks(odd)} are not those of {_ranks(even)}"
+    return f"the parameters of {show_ranks(odd)} are not those of {show_ranks(even)}"
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def show_ranks(ranks: Sequence[int]) -> str:
     *first, last = map(str, ranks)
     return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
 

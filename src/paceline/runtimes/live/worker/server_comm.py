@@ -136,7 +136,7 @@ class ServerClient:
                 if now - since > GRACE:
                     raise self._lost(server)
             if now >= end:
-                raise TimeoutError(f"no server has answered for {timeout:g} s")
+                raise ServerLost(f"no server has answered for {timeout:g} s")
             for key, _ in self._selector.select(min(_POLL, end - now)):
                 try:
                     self._channels[key.data].read()
@@ -236,14 +236,18 @@ class ServerComm(SoloComm):
         self._store, self._connected = store, False
 
     def servers(self, count: int) -> list[dict[str, Any]]:
-        assert self._store is not None
         keys = [server_key(rank) for rank in range(count)]
-        return [json.loads(text) for text in self._store.read(keys)]
+        return [json.loads(text) for text in self.store.read(keys)]
+
+    @property
+    def store(self) -> MemberStore:
+        """The run's; a worker that joins has none."""
+        assert self._store is not None
+        return self._store
 
     def post(self, key: str, document: Any) -> None:
         """Say something to the servers before ``open``, through the store."""
-        assert self._store is not None
-        self._store.set(key, json.dumps(document))
+        self.store.set(key, json.dumps(document))
 
     def open(
         self,

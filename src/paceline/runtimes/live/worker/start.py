@@ -281,7 +281,7 @@ def _request_rank(endpoint: str, secret: Secret) -> Welcome:
         with ServerClient(secret, [endpoint], SharedFlat(), patience=KNOCK) as client:
             client.send(0, RequestRank())
             welcome: Welcome = client.wait_for(Welcome).message
-    except (TimeoutError, ConnectionError):
+    except ConnectionError:
         raise UsageError(
             f"no run answers at {endpoint.removeprefix('tcp://')} to this secret; "
             "see that it is under way and that the secret file is the run's own"
