@@ -125,16 +125,20 @@ _NAMES = {
 
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = sorted(["__version__", *_MODULES])
-
-
 if not TYPE_CHECKING:  # a type checker knows the names above, and no others
+    __all__ = sorted(["__version__", *_MODULES])
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return globals().setdefault(name, getattr(import_module(f"paceline.{_MODULES[name]}"), name))
+        import random
+
+        stream = random.getstate()  # of which some libraries take a number when they are imported
+        try:
+            return globals().setdefault(name, getattr(import_module(f"paceline.{_MODULES[name]}"), name))
+        finally:
+            random.setstate(stream)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_MODULES})

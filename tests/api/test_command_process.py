@@ -42,6 +42,13 @@ def test_a_command_that_is_killed_has_failed(monkeypatch: pytest.MonkeyPatch) ->
         run(KILLED.format(signum=9), monkeypatch)
 
 
+@pytest.mark.timeout(30)
+def test_output_that_is_no_text_is_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this failed, the command would wait for ever for somebody to read the rest."""
+    says = "sys.stderr.buffer.write(b'\\xe9' * 300_000); sys.stdout.buffer.write(b'\\xe9\\n')"
+    assert run(f"import sys; {says}", monkeypatch) == 0
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_command_that_is_interrupted_interrupts(signum: int, monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"import signal; signal.signal(2, signal.SIG_DFL); {KILLED.format(signum=int(signum))}"

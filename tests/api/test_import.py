@@ -4,6 +4,7 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -50,6 +51,8 @@ def test_what_type_checkers_see_is_what_there_is():
     source = inspect.getsource(paceline).partition("if TYPE_CHECKING:")[2].partition("\n\n__version__")[0]
     seen = {line.rpartition(" as ")[2] for line in source.splitlines() if " as " in line}
     assert seen == set(paceline.__all__) - {"__version__"}
+    # A list that is computed would hide all of them from a star import.
+    assert "\n__all__" not in inspect.getsource(paceline)
 
 
 FUNCTIONS = [
@@ -76,3 +79,23 @@ def test_every_function_says_what_it_does_and_takes(name):
 
 def test_functions_were_found():
     assert {"predict", "simulate", "train", "load_run", "bench_scaling", "calibrate"} <= set(FUNCTIONS)
+
+
+DRAWS = """
+import random, torch, paceline
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+random.seed(1)
+paceline.distribute(model, optimizer)
+model(torch.ones(2, 2)).sum().backward()
+optimizer.step()
+print(random.random())
+"""
+
+
+def test_a_script_has_its_own_random_numbers(tmp_path):
+    """If this failed, one that seeds Python's stream would see other numbers with paceline than without."""
+    done = subprocess.run(
+        [sys.executable, "-c", DRAWS], check=True, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert float(done.stdout) == Random(1).random()

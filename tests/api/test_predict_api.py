@@ -179,7 +179,7 @@ def test_numbers_in_si_mean_what_words_mean():
             "job='a:b' brings its own parts: leave out data, model and optimizer",
         ),
         ({"loss": max}, "leave it out"),
-        ({"loss": "mse"}, "loss='mse' is not a function: give one, such as nn.MSELoss()"),
+        ({"loss": "mse"}, "loss='mse' must be a function, such as nn.MSELoss()"),
     ],
 )
 def test_a_mistake_names_the_argument(asked, says):
@@ -253,8 +253,8 @@ def test_runs_and_predictions_are_loaded_and_compared(capsys):
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"size": -5}, "size=-5 is not a number of bytes"),
-        ({"size": float("nan")}, "size=nan is not a number of bytes"),
+        ({"size": -5}, "size=-5.0 is not a number of bytes"),
+        ({"size": float("nan")}, "size=nan must be text or a number"),
         ({"size": "1 MB", "element": 0}, "element=0 is too small"),
     ],
 )

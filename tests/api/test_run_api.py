@@ -164,7 +164,7 @@ def test_a_scenario_is_answered():
         ({"workers": 0, "cluster": None}, "workers=0 is too small"),
         ({"epoch": 1}, "unknown option 'epoch'; did you mean 'epochs'? (see help(paceline.simulate))"),
         ({"worker": 1}, "unknown option 'worker'; did you mean 'workers'?"),
-        ({"times": 3, "cluster": None}, "times is of type int: give a run folder"),
+        ({"times": 3, "cluster": None}, "times=3 must be text, a path or what load_run returned"),
     ],
 )
 def test_mistakes_name_the_argument(asked, says, tmp_path):
@@ -276,7 +276,7 @@ def test_a_table_is_fitted():
 
 
 def test_a_page_is_made_of_runs_only():
-    with pytest.raises(paceline.UsageError, match="a int is in no folder"):
+    with pytest.raises(paceline.UsageError, match="what is of type int is in no folder"):
         paceline.report(3)
 
 

@@ -1,8 +1,33 @@
 """What a user's code may say: ``make lint`` checks it with mypy --strict, and that the marked mistakes are found."""
 
+from dataclasses import dataclass
+
 from torch import nn
 
 import paceline
+from paceline import *  # noqa: F403
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baton(paceline.Strategy):
+    """Neither ``server`` nor ``with_learners`` is for it to define."""
+
+    period: int = 4
+    sync_point = paceline.SyncPoint.EVERY_STEP
+
+    def worker(self, me: paceline.Worker) -> paceline.Program:
+        while True:
+            yield paceline.Gradient()
+            yield paceline.Apply()
+
+    def central(self, me: paceline.Worker) -> paceline.Program:
+        yield paceline.AllReduce(me.params)
+        return me.params
+
+
+def star_import() -> str:
+    run = load_run("latest")  # noqa: F405
+    return str(compare(run, predict("resnet50", strategy=Baton(period=8))))  # noqa: F405
 
 
 def study() -> None:

@@ -27,6 +27,14 @@ def main(name: str) -> None:
     match name:
         case "uneven" | "apart":
             train(5 + worker.rank)
+        case "twice":
+            train(2)
+            worker.close()
+            second = nn.Linear(4, 2)
+            optimizer = torch.optim.SGD(second.parameters(), lr=0.1)
+            with paceline.distribute(second, optimizer):
+                second(torch.randn(3, 4)).pow(2).mean().backward()
+                optimizer.step()
         case "exits":
             train(5)
             if worker.rank == 1:

@@ -13,12 +13,16 @@ from torch.utils.checkpoint import checkpoint
 
 import paceline
 from paceline.errors import UsageError
+from paceline.jobs.optimizers import has_stepped
+from paceline.loop.learners import RowBlocks
 from paceline.loop.mini_batch import FirstBatch, find_equal
 from paceline.loop.process import ScriptProcess
+from paceline.loop.replica import LoopReplica
 from paceline.loop.steps import LoopSteps
+from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
 from paceline.records.summary import read_summary
-from paceline.runtimes.flat import flat_buffers
+from paceline.runtimes.flat import flat_buffers, own_memory
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.records import RunRecords
@@ -84,13 +88,16 @@ def test_after_close_a_script_trains_on_alone(pair: WithZeros) -> None:
     """If this failed, fine-tuning after the run would sum gradients in a group that is closed."""
     model = of_two_buckets()
     optimizer = sgd(model)
-    with paceline.distribute(model, optimizer):
+    with paceline.distribute(model, optimizer) as worker:
         model(torch.randn(3, 4)).sum().backward()
         optimizer.step()
     before = pair.sums
+    with worker.no_sync():
+        model(torch.randn(3, 4)).sum().backward()
     model(torch.randn(3, 4)).sum().backward()
     optimizer.step()
     assert pair.sums == before
+    assert not any(one._post_accumulate_grad_hooks for one in model.parameters())
 
 
 def test_a_layer_that_is_checkpointed_twice_is_refused_before_its_sum_is_wrong(pair: WithZeros) -> None:
@@ -285,3 +292,97 @@ def test_a_whole_model_is_saved_and_copied_without_its_hooks(join: Callable[...,
     (path,) = process.runs.iterdir()
     (totals,) = read_summary(RunFolder(path)).totals
     assert (totals.steps, totals.samples) == (1, 8)
+
+
+@pytest.mark.usefixtures("here")
+def test_no_sync_within_no_sync_ends_with_the_outer_one() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = sgd(model)
+    worker = paceline.distribute(model, optimizer)
+    with worker.no_sync():
+        with worker.no_sync():
+            pass
+        model(torch.ones(8, 4)).sum().backward()
+    with pytest.raises(UsageError, match="without a gradient of the whole step"):
+        optimizer.step()
+
+
+def test_a_worker_that_is_closed_again_ends_nothing_else(here: None) -> None:
+    model, other = nn.Linear(4, 1), nn.Linear(4, 1)
+    first = paceline.distribute(model, sgd(model))
+    first.close()
+    paceline.distribute(other, sgd(other))
+    first.close()
+    assert ScriptProcess.here().joined is not None
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("join", [paceline.distribute, paceline.watch])
+def test_an_evaluation_before_the_optimizers_step_leaves_the_step_its_parts(join: Callable[..., object]) -> None:
+    model = nn.Linear(4, 1)
+    optimizer = sgd(model)
+    join(model, optimizer)
+    for _ in range(3):
+        model(torch.ones(8, 4)).sum().backward()
+        with torch.no_grad():
+            model(torch.ones(8, 4))
+        optimizer.step()
+    process = ScriptProcess.here()
+    process.close(failed=False)
+    (path,) = process.runs.iterdir()
+    steps = [one for one in read_events(RunFolder(path).events(0)) if one.is_step]
+    assert len(steps) == 3
+    assert all({"forward", "backward", "apply"} <= {span.kind for span in one.spans} for one in steps)
+
+
+def test_gradients_that_a_script_puts_in_place_of_its_own_are_those_that_are_sent() -> None:
+    """If this failed, servers would apply what the script has clipped away."""
+    model = nn.Linear(4, 1)
+    replica = LoopReplica(model, sgd(model), 0, 2, own_memory)
+    model(torch.ones(8, 4)).sum().backward()
+    assert model.weight.grad is not None
+    model.weight.grad, model.bias.grad = model.weight.grad.clamp(max=3), None
+    replica.take_gradients()
+    assert replica.flat.grad.tolist() == [3, 3, 3, 3, 0]
+    assert model.weight.grad is replica.grads[0][0]
+
+
+def test_all_learners_are_in_the_modes_of_the_scripts_model_and_frozen_with_it() -> None:
+    model = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
+    learners = [model, deepcopy(model)]
+    model[1].eval()
+    model[0].bias.requires_grad_(False)
+    RowBlocks(learners).follow(model)
+    assert [one.training for one in learners[1].modules()] == [True, True, False]
+    assert [one.requires_grad for one in learners[1].parameters()] == [True, False, True, True]
+
+
+def test_what_ends_a_script_is_known_also_in_a_child_of_multiprocessing(here: None) -> None:
+    process = ScriptProcess.here()
+    assert not process._has_failed()
+    for error, failed in ((ValueError(), True), (SystemExit(0), False), (SystemExit(3), True)):
+        try:
+            raise error
+        except BaseException:
+            assert process._has_failed() == failed
+
+
+def test_another_optimizer_beside_the_model_is_told(pair: WithZeros, capsys: pytest.CaptureFixture[str]) -> None:
+    """As of a discriminator, which each worker would train by itself without a word."""
+    model, beside = nn.Linear(4, 1), nn.Linear(4, 1)
+    paceline.distribute(model, sgd(model))
+    other = torch.optim.Adam(beside.parameters())
+    for _ in range(2):
+        beside(torch.ones(8, 4)).sum().backward()
+        other.step()
+    assert capsys.readouterr().err.count("class Adam trains parameters that are not in the model") == 1
+
+
+def test_an_optimizer_that_makes_its_state_at_once_has_not_stepped() -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.Adagrad(model.parameters())
+    assert not has_stepped(optimizer)
+    model(torch.ones(8, 4)).sum().backward()
+    optimizer.step()
+    assert has_stepped(optimizer)
+    assert not has_stepped(sgd(model))

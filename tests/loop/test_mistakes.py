@@ -58,6 +58,13 @@ def test_workers_whose_loops_do_not_fit_together_end_with_a_sentence(
     assert any(told in out + err for _, out, err in done) == (name != "nothing")
 
 
+def test_two_models_may_be_trained_one_after_the_other(tmp_path: Path) -> None:
+    """If this failed, the second run would wait for what the first one has announced."""
+    done = start_ranks(MISTAKES, "twice", cwd=tmp_path, seconds=30)
+    assert [code for code, _, _ in done] == [0, 0], done
+    assert len([*tmp_path.glob("runs/*/summary.json")]) == 2
+
+
 def test_a_script_that_leaves_with_a_code_has_not_ended_well(tmp_path: Path) -> None:
     """If this failed, the other rank would be told to take equally many steps, and the code be another."""
     (_, _, told), (code, _, _) = start_ranks(MISTAKES, "exits", cwd=tmp_path, seconds=30)

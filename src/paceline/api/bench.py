@@ -190,6 +190,7 @@ def bench_processes(
     return _sweep("processes", locals())
 
 
+@naming_arguments
 def load_sweep(path: str | Path) -> "StudyResult[SweepResult]":
     """Read the folder of a ``bench_scaling``, ``bench_batch``, ``bench_checkpoint`` or ``bench_processes``."""
     from paceline.reports.scaling import document as document_of

@@ -50,6 +50,7 @@ def _read(one: Any) -> Any:
     value = one.value if isinstance(one, StudyResult) else one
     if not isinstance(value, RecordedRun | Prediction):
         raise UsageError(
-            f"a {type(value).__name__} cannot be compared: give run folders, loaded runs, predictions or their files"
+            f"what is of type {type(value).__name__} cannot be compared: give run folders, loaded runs, "
+            "predictions or their files"
         )
     return value

@@ -9,6 +9,7 @@ from paceline.api.result import StudyResult, flat
 from paceline.api.runs import path_of_times
 from paceline.api.subjects import with_subject
 from paceline.clusters.profile import named_profile
+from paceline.errors import unknown
 
 if TYPE_CHECKING:
     from torch import Tensor, nn, optim
@@ -86,7 +87,8 @@ def predict(
         loss: (outputs, targets) to the mean loss of a batch. Where there is none it is assumed by the model's output:
             its own loss, cross entropy among classes or tokens, or the mean square of errors; the result says which.
         classes: Number of classes of a model that ships.
-        optimizer: "sgd", "adam", ..., or a torch optimizer, its class, or a function that makes one.
+        optimizer: "sgd", "adam", ..., or a torch optimizer, its class, or a function that makes one. Of one that is
+            made already, its class and its defaults count.
         job: A job of your own, by import path, as an object, or the function that makes it, instead of a model.
         data: A data set's name: with ``model``, and instead of the first argument, a job by its parts.
         data_dir: The folder that holds the data's files.
@@ -96,7 +98,8 @@ def predict(
         threads: Cores of a CPU that a worker uses.
         memory: Of the device: "24 GiB", or bytes.
         profile: Instead of a device: a file of 'paceline calibrate', or "machine" for this machine's.
-        times: Instead of a device: the run of one worker: its folder, "latest", or what ``load_run`` returned.
+        times: Instead of a device: the run of one worker: its folder, "latest" (the latest live run), or what
+            ``load_run`` returned.
         network: Between hosts: "25gbit", "30 Gbit/s,10 us", or bytes a second.
         per_host: Workers per host.
         inside: Between workers of a host, such as "nvlink3", or bytes a second.
@@ -149,16 +152,20 @@ def predict(
 def predict_settings(given: Mapping[str, Any]) -> "PredictRequest":
     from paceline.runtimes.threads import usual_threads
     from paceline.studies.predict import PredictRequest
+    from paceline.studies.predict.compute import PRECISIONS
 
     asked = with_subject(given)
     for name, read in (
         ("memory", bytes_text),
         ("network", rate_text),
         ("inside", rate_text),
-        ("times", path_of_times),
     ):
         if name in asked:
-            asked[name] = read(asked[name])
+            asked[name] = read(asked[name], name)
+    if "times" in asked:
+        asked["times"] = path_of_times(asked["times"])
+    if asked.get("precision") == "":
+        raise unknown("precision", "", PRECISIONS)
     if "profile" in asked:
         asked["profile"] = named_profile(Path(asked["profile"]), usual_threads())
     if "workers" in asked:

@@ -33,8 +33,8 @@ def report(*runs: "str | Path | StudyResult[Any]", out: str | Path | None = None
 
 def _path(one: "str | Path | StudyResult[Any]") -> Path:
     if (path := path_of_run(one)) is None:
+        kind = type(getattr(one, "value", one)).__name__
         raise UsageError(
-            f"a {type(getattr(one, 'value', one)).__name__} is in no folder: write its to_json() to a file, and name "
-            "that"
+            f"what is of type {kind} is in no folder: write its to_json() to a file, and name that"
         )
     return path

@@ -1,5 +1,6 @@
 """What every function of the API returns: a value that prints, converts and shows itself as the command does."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -31,11 +32,11 @@ class StudyResult(Generic[V_co]):
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document of the command."""
-        return dict(self.document())
+        return dict(json.loads(self.to_json()))
 
     def to_json(self) -> str:
         """The same as text; numbers that are not finite become null."""
-        return json_text(self.to_dict())
+        return json_text(self.document())
 
     def to_pandas(self) -> Any:
         """The rows as a ``pandas.DataFrame``; pandas must be installed."""

@@ -23,7 +23,7 @@ def load_run(path: str | Path) -> "StudyResult[RecordedRun]":
     """Read a run that has ended, live or simulated; nothing is computed.
 
     Args:
-        path: The run folder, or "latest".
+        path: The run folder, or "latest": the live run in "runs" that was started or resumed last.
 
     Returns:
         A row an evaluation; where nothing was evaluated, as in a script's run, a row a worker, with the parts of its

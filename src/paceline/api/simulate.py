@@ -88,8 +88,8 @@ def simulate(
         replay: The folder of a run with servers: repeat it message by message.
         cluster: A .toml file, or "hosts=4,bandwidth=1 Gbit/s,latency=50 us,forward=1 ms,backward=2 ms".
         workers: Without a cluster: this many hosts with one worker each (2).
-        times: A run folder, "latest", or what ``load_run`` returned: a step takes as long as that run's typical step,
-            without communication.
+        times: A run folder, "latest" (the latest live run), or what ``load_run`` returned: a step takes as long as
+            that run's typical step, without communication.
         gradients: Compute real gradients; without, only the time is simulated.
         horizon: End a run with servers at this time: "0.6 s", or seconds.
         runs: Where the run folder is made.

@@ -1,12 +1,13 @@
 """What is trained, as it is given: by name, by import path, as a module, a job, or a function that makes one."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from paceline import jobs
+from paceline.api.annotations import LONGEST
 from paceline.api.arguments import shape_of, spec_with
-from paceline.errors import ArgumentError, UsageError
+from paceline.errors import ArgumentError, UsageError, raised
 from paceline.jobs.spec import JobSpec
 from paceline.specs import ObjectSpec, build
 
@@ -31,12 +32,12 @@ def with_subject(given: Mapping[str, Any]) -> dict[str, Any]:
             model=None,
             optimizer=None,
         )
+    if _makes(named) and (loss is not None or _is_batch(asked.get("input"))):
+        named = _made(named)
     if isinstance(named, Mapping):
         raise UsageError(
             "a dict, such as the state_dict() of a module, does not say what is computed: give the module itself"
         )
-    if loss is not None and not callable(loss):
-        raise ArgumentError("{loss} is not a function: give one, such as nn.MSELoss()", loss=loss)
     if loss is not None and not is_module(named):
         raise ArgumentError("{loss} is for a module: what else is named has a loss; leave it out", loss=loss)
     if is_module(named):
@@ -65,6 +66,40 @@ def is_module(thing: object) -> bool:
     from torch import nn
 
     return isinstance(thing, nn.Module)
+
+
+def _makes(thing: object) -> bool:
+    """Whether it is a class or a function, which may make a module."""
+    return callable(thing) and not isinstance(thing, str) and not is_module(thing)
+
+
+def _is_batch(given: object) -> bool:
+    """Whether it is more than the shape of a sample."""
+    if given is None or isinstance(given, str):
+        return False
+    return not isinstance(given, Sequence) or not all(isinstance(side, int) for side in given)
+
+
+def _made(make: Callable[[], Any]) -> Any:
+    """The module that is fed a batch, or has a loss of the user's: without memory, as only its shapes are traced."""
+    import torch
+
+    name = getattr(make, "__name__", type(make).__name__)
+    try:
+        with torch.device("meta"):
+            made = make()
+    except Exception as error:
+        raise UsageError(
+            f"{name} makes no module without memory: it raised {raised(error)[:LONGEST]}; give the module itself"
+        ) from error
+    if not is_module(made):
+        raise ArgumentError(
+            f"{name} makes no nn.Module but a {type(made).__name__}, which says what it is fed and its loss: leave "
+            "{input} and {loss} out",
+            input=None,
+            loss=None,
+        )
+    return made
 
 
 def _of_module(module: Any, loss: Any, asked: dict[str, Any]) -> ObjectSpec:

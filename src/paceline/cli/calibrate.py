@@ -261,11 +261,11 @@ def _measure_links(
 
 
 def _show_links(out: Path, as_json: bool, found: "ContentionFit") -> None:
-    from paceline.reports.calibrate import render_links
+    from paceline.reports.calibrate import following, render_links
 
     _print(
         {"profile": str(out), **asdict(found)},
-        [*render_links(found), f"added to: {out}", _next(out)],
+        [*render_links(found), f"added to: {out}", following(out)],
         as_json,
     )
 
@@ -358,21 +358,18 @@ def _write(
     document: Mapping[str, Any],
     lines: Iterable[str],
     as_json: bool,
-    following: str = "",
+    command: str = "",
 ) -> int:
-    from paceline.reports.calibrate import render_profile
+    """``command`` is what is typed next."""
+    from paceline.reports.calibrate import following, render_profile
 
     replaced = made_before(out)
     write_profile(profile, out)
     document = {"profile": str(out), "replaced": replaced, **document}
-    return _print(document, [*lines, render_profile(out, replaced), _next(out, following)], as_json)
+    return _print(document, [*lines, render_profile(out, replaced), following(out, command)], as_json)
 
 
 def _print(document: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> int:
     text = json.dumps({"schema": SCHEMA, **document}, indent=2) if as_json else "\n".join(lines)
     sys.stdout.write(f"{text}\n")
     return 0
-
-
-def _next(profile: Path, following: str = "") -> str:
-    return f"next: {following or f'paceline predict resnet18 --profile {profile}'}"

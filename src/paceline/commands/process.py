@@ -40,6 +40,7 @@ def run_command(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        errors="replace",
         env=_environment(),
         start_new_session=True,
         preexec_fn=partial(prctl.die_with_parent, signal.SIGTERM),

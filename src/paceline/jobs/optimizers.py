@@ -65,6 +65,11 @@ def keeps_state(optimizer: optim.Optimizer) -> bool:
     return type(optimizer) is not optim.SGD or has_momentum(optimizer)
 
 
+def has_stepped(optimizer: optim.Optimizer) -> bool:
+    """Whether its state is that of a step: some optimizers, such as Adagrad, make it when they are constructed."""
+    return any(float(one.get("step", 1)) > 0 for one in optimizer.state.values())
+
+
 def clip_norm_(grad: Tensor, most: float | None) -> None:
     """Scale a flat gradient, or each row of a matrix, down to this norm, as torch's ``clip_grad_norm_`` does.
 

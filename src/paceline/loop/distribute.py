@@ -70,23 +70,28 @@ class LoopWorker:
 
     def close(self) -> None:
         """Add up what all workers did: before the process group is destroyed, and else when the script ends."""
-        ScriptProcess.here().close(failed=False)
+        self._close(failed=False)
+
+    def _close(self, *, failed: bool) -> None:
+        process = ScriptProcess.here()
+        if process.joined is self._steps:
+            process.close(failed=failed)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
         ended = error is None or self._steps.stopped or (isinstance(error, SystemExit) and not error.code)
-        ScriptProcess.here().close(failed=not ended)
+        self._close(failed=not ended)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Only add up gradients in this context; the first backward after it averages them all."""
-        self._steps.synchronize(False)
+        before = self._steps.synchronize(False)
         try:
             yield
         finally:
-            self._steps.synchronize(True)
+            self._steps.synchronize(before)
 
     @contextmanager
     def join(self) -> Iterator[None]:

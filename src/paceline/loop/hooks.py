@@ -54,7 +54,7 @@ class LoopHooks:
         self._blocks = RowBlocks(replica.learners)
         self.ending: Ending = "budget"
         self._syncs = True
-        self._in_backward = self._filled = self._complete = self._following = False
+        self._in_backward = self._filled = self._complete = self._following = self._removed = False
         self._versions: list[int] = []
         """How often the gradients had been written to when they were complete."""
         self._other = OtherOptimizer(replica)
@@ -78,8 +78,9 @@ class LoopHooks:
         """The script may go on: from here on its backwards and steps are its own."""
         for hook in self._registered:
             hook.remove()
+        self._removed = True
         if self.run:
-            self.run.disarm()
+            self.run.remove_hooks()
 
     def begin(self, run: LoopRun, computations: Generator[Computation, None, Ending]) -> None:
         """The run's program asks for its first gradient."""
@@ -107,15 +108,16 @@ class LoopHooks:
         self.phase = "data"
         self._heartbeat.enter("script")
 
-    def synchronize(self, on: bool) -> None:
-        """Whether backward averages gradients, from here on."""
-        self._syncs = on
-        if self.run:
+    def synchronize(self, on: bool) -> bool:
+        """Whether backward averages gradients, from here on; returns whether it did."""
+        before, self._syncs = self._syncs, on
+        if self.run and not self._removed:
             (self.run.arm if on else self.run.disarm)()
+        return before
 
     def evaluated(self) -> None:
         """What was done since the last step was an evaluation, and belongs to none."""
-        if self.run and self.phase == "data":
+        if self.run and self.phase == "data" and not self.replica.rows:
             self.run.recorder.mark("evaluate")
             self.run.recorder.close(self.run.me.clock)
 
@@ -155,6 +157,7 @@ class LoopHooks:
             self._open_run(FirstBatch.of(first_tensor(args, kwargs)))
         if not self.replica.rows:
             self.replica.forget_with_first()
+            self._blocks.follow(self.replica.model)
         self.replica.rows += rows_of(args, kwargs)
         self.replica.called = True
 
@@ -200,6 +203,7 @@ class LoopHooks:
         if self._in_backward or run is None:
             return
         self._in_backward, self._filled = True, False
+        self.replica.forget_with_first()  # what the script has zeroed since its forward
         torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
         run.end("forward" if self.phase == "forward" else "data")
         run.begin("backward")
@@ -277,6 +281,7 @@ class LoopHooks:
         self.replica.check_changed_alike(self._versions)
         self._complete = False
         if self._served:
+            self.replica.take_gradients()
             self._served.begin_step()
             self.run.recorder.mark("apply")  # as clipping is, where workers step themselves
             self._resume(Gradient)

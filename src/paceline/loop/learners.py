@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from paceline.errors import UsageError
+from paceline.jobs.optimizers import has_stepped
 from paceline.loop.mini_batch import rows_of
 
 INSTEAD = "or choose learners=1"
@@ -37,9 +38,13 @@ def share_optimizer(optimizer: Optimizer, model: nn.Module, others: Sequence[nn.
     if not others:
         return
     if optimizer.state:
+        kind = type(optimizer).__name__
+        if has_stepped(optimizer):
+            has, remedy = "has taken steps already", "call distribute() first and load its state afterwards"
+        else:
+            has, remedy = "makes its state when it is constructed", "choose another optimizer"
         raise UsageError(
-            f"the {type(optimizer).__name__} has taken steps already, and the other learners' parameters would have "
-            f"none of its state; call distribute() first and load the optimizer's state afterwards, {INSTEAD}"
+            f"the {kind} {has}, and the other learners' parameters would have none; {remedy}, {INSTEAD}"
         )
     alike = {
         id(first): same
@@ -56,6 +61,14 @@ class RowBlocks:
         self._others = learners[1:]
         self._blocks: list[tuple[Any, Any]] = []
         self._sizes: list[int] = []
+
+    def follow(self, first: nn.Module) -> None:
+        """Have the others' modules in the modes of the first one's, and frozen where those are."""
+        for other in self._others:
+            for own, same in zip(first.modules(), other.modules(), strict=True):
+                same.training = own.training
+            for one, alike in zip(first.parameters(), other.parameters(), strict=True):
+                alike.requires_grad_(one.requires_grad)
 
     def cut(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """What the first learner is called with; the others' blocks wait for its output."""

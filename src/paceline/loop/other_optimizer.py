@@ -1,4 +1,4 @@
-"""Notices an optimizer that trains the model in place of the one that ``distribute`` was given."""
+"""Notices other optimizers than the one that ``distribute`` was given: of the model, or of something else."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from paceline.errors import UsageError
+from paceline.errors import UsageError, say_on_stderr
 from paceline.loop.replica import LoopReplica
 
 
@@ -21,6 +21,8 @@ class OtherOptimizer:
         self._params, self._own = replica.flat.params, replica.users_optimizer
         self._trained = {id(one) for own in replica.parameters for one in own}
         self._before, self._stepped = 0.0, ""
+        self._tells = replica.rank == 0 and replica.workers > 1
+        """Whether it is still to be told that something else is trained as well."""
 
     def register(self) -> list[RemovableHandle]:
         return [
@@ -57,5 +59,12 @@ class OtherOptimizer:
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _step_ends(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        if self._is_other(optimizer) and self._measure() != self._before:
-            self._stepped = type(optimizer).__name__
+        if self._is_other(optimizer):
+            if self._measure() != self._before:
+                self._stepped = type(optimizer).__name__
+        elif self._tells and optimizer is not self._own and any(one["params"] for one in optimizer.param_groups):
+            self._tells = False
+            say_on_stderr(
+                f"an optimizer of class {type(optimizer).__name__} trains parameters that are not in the model given "
+                "to distribute(), on each worker by itself; put all that is trained into one module with one optimizer"
+            )

@@ -203,14 +203,19 @@ class ScriptProcess:
         """The interpreter ends; it would print what is raised here, and its exit code be 0."""
         try:
             with self.stack:
-                self.close(failed=bool(getattr(sys, "last_value", None) is not None or self.exit_code))
+                self.close(failed=self._has_failed())
         except BaseException as error:
-            if isinstance(error, UsageError):
-                say_on_stderr(str(error))
-            else:
+            code = tell_uncaught(error, self.info, self.heartbeat)
+            if code is None:
                 traceback.print_exc()
             sys.stdout.flush()
-            os._exit(2 if isinstance(error, UsageError) else 1)
+            os._exit(1 if code is None else code)
+
+    def _has_failed(self) -> bool:
+        """By an exception that nothing has caught: of the interpreter, or of a child of multiprocessing that ends."""
+        ends = sys.exc_info()[1]
+        raised = ends is not None and not (isinstance(ends, SystemExit) and not ends.code)
+        return raised or getattr(sys, "last_value", None) is not None or bool(self.exit_code)
 
 
 def _tell_failures(process: ScriptProcess) -> None:

@@ -26,7 +26,7 @@ from paceline.runtimes.live.launcher.launch import Main, launch, paceline_comman
 from paceline.runtimes.live.launcher.processes import LaunchPlan
 from paceline.runtimes.live.process_info import VARIABLE, ProcessInfo
 from paceline.runtimes.live.request import LiveOptions, servers_of
-from paceline.runtimes.live.signals import StopRequest
+from paceline.runtimes.live.signals import StopRequest, in_every_child
 from paceline.runtimes.live.worker.guard import UNUSED, HasEnding, run_guarded
 from paceline.runtimes.settings import Settings
 from paceline.shm import PeerLost
@@ -211,7 +211,7 @@ def _interrupts(process: ScriptProcess) -> Iterator[Sequence[int]]:
                 signal.signal(signum, default)
 
     old = {signum: signal.signal(signum, handle) for signum in _DEFAULTS}
-    os.register_at_fork(after_in_child=forget)
+    in_every_child(_DEFAULTS, forget)
     try:
         yield come
     finally:

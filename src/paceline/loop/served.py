@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from paceline.codecs.context import Layout
 from paceline.errors import UsageError, raised
-from paceline.jobs.optimizers import ELEMENTWISE, constructor_settings
+from paceline.jobs.optimizers import ELEMENTWISE, constructor_settings, has_stepped
 from paceline.loop.replica import LoopReplica
 from paceline.runtimes.compression import layout_of
 from paceline.runtimes.flat import ScheduledOptimizer, strides_of
@@ -183,7 +183,7 @@ class ServedOptimizer:
             raise UsageError(
                 f"{servers} servers cannot share {replica.flat.offsets[-1]} parameters; choose fewer servers"
             )
-        if self._optimizer.state:
+        if has_stepped(self._optimizer):
             raise UsageError(
                 f"the {kind.__name__} has a state already, and the servers' optimizer begins without; call "
                 "distribute() with a new optimizer, or choose a strategy without servers"

@@ -158,7 +158,7 @@ class WatchRecorder(StepRecorder):
 
     def _evaluated(self, moment: float) -> None:
         """What was done since the last step was an evaluation, and belongs to none."""
-        if self._phase == "data" and not self._in_step:
+        if self._phase == "data" and not (self._in_step or self._has_gradient):
             self.mark("evaluate", moment)
             self.close(self.steps, moment)
 

@@ -1,8 +1,9 @@
 """A calibration as people read it: the answer, its error, what was found, and what to type next."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp
 from pathlib import Path
+from typing import Any
 
 from paceline.clusters.profile import LinkFit
 from paceline.reports.scenarios import exact_seconds
@@ -10,13 +11,18 @@ from paceline.reports.text import aligned, counted
 from paceline.studies.calibrate.device_fit import DeviceFit
 from paceline.studies.calibrate.link_fit import ContentionFit
 from paceline.studies.calibrate.record import RecordFit
-from paceline.studies.calibrate.table import Forecast, TableFit
+from paceline.studies.calibrate.table import Forecast, TableFit, TablePoint
 from paceline.units import show_bytes, show_rate, show_seconds
 
 
 def render_profile(path: Path, replaced: str | None) -> str:
     size = show_bytes(path.stat().st_size)
     return f"written: {path} ({size}{f', in place of {replaced}' if replaced else ''})"
+
+
+def following(profile: Path | str, words: str = "") -> str:
+    """What to type next with a profile that is written."""
+    return f"next: {words or f'paceline predict resnet18 --profile {profile}'}"
 
 
 def render_device(found: DeviceFit) -> Iterator[str]:
@@ -75,6 +81,23 @@ def render_links(found: ContentionFit) -> Iterator[str]:
             f"  {link.name:9} {carries if link.has_bandwidth else only_latency(link)}, "
             f"typical error a factor of {exp(link.spread):.3g} ({counted(link.points, 'measurement')})"
         )
+
+
+def fits_of(document: Iterable[Mapping[str, Any]]) -> list[TableFit]:
+    """The fits that ``TableFit.to_json`` gave."""
+    return [
+        TableFit(
+            collective=fit["collective"],
+            start=TablePoint.parse(fit["from"]),
+            transfer=fit["transfer"],
+            rate=fit["rate"],
+            points=tuple(
+                Forecast(TablePoint.parse(one["point"]), one["seconds"], one["measured"])
+                for one in fit["points"]
+            ),
+        )
+        for fit in document
+    ]
 
 
 def render_fits(fits: Sequence[TableFit], model: str) -> Iterator[str]:

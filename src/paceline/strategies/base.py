@@ -168,9 +168,9 @@ class Strategy(Protocol):
     def learner_plan(self) -> LearnerPlan:
         return ONE_LEARNER
 
-    def with_learners(self, plan: LearnerPlan) -> Self:
+    def with_learners(self, plan: LearnerPlan) -> Self:  # noqa: ARG002
         """The same strategy with what its plan leaves open decided; a plan that leaves nothing open needs none."""
-        raise NotImplementedError(f"{type(self).__name__} leaves its learners open; define with_learners")
+        raise _undefined(f"{type(self).__name__} leaves its learners open; define with_learners")
 
     @property
     def staleness_bound(self) -> float | None:
@@ -205,6 +205,11 @@ class Strategy(Protocol):
         synchronize ``ON_REQUEST``: there it waits for all of them and may bring this one up to date.
         """
 
-    def server(self, me: Server) -> Program:
+    def server(self, me: Server) -> Program:  # noqa: ARG002
         """Serve without end; every worker's last message is Leave. Without servers, leave it out."""
-        raise NotImplementedError
+        raise _undefined(f"{type(self).__name__} has no servers; define server")
+
+
+def _undefined(sentence: str) -> NotImplementedError:
+    """Of a method that need not be defined: where a body only raises the error, type checkers take it for abstract."""
+    return NotImplementedError(sentence)

@@ -10,7 +10,7 @@ from datetime import timedelta
 from itertools import count
 from math import ceil
 from time import monotonic
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import msgspec
 import torch.distributed as dist
@@ -166,6 +166,9 @@ class MemberStore(RunStore):
     Our launcher keeps the store. Under another one rank 0 does, and announces its port in the launcher's own store.
     """
 
+    _announced: ClassVar[int] = 0
+    """How many stores this process has found by the launcher's, which keeps what was announced before."""
+
     def __init__(self, info: ProcessInfo, timeout: timedelta) -> None:
         """Wait for all processes of the run. Servers are awaited too, and exchange nothing."""
         raise_descriptor_limit()
@@ -176,9 +179,10 @@ class MemberStore(RunStore):
         with run_secret(info) as secret:
             address, port = info.address, info.port
             if info.launch is None:
+                MemberStore._announced += 1
                 # Rank 0 keeps the launcher's store alive here until all have read the port.
                 announced = self._launcher_store(info, secret, number, processes, timeout)
-                port = port_number(announced.get(_PORT))
+                port = port_number(announced.get(f"{_PORT}/{MemberStore._announced}"))
                 address = LOOPBACK if info.nodes == 1 else address
             super().__init__(address, port, secret, timeout)
             self.set(f"here/{number}", "")
@@ -204,7 +208,7 @@ class MemberStore(RunStore):
                 resolved = resolve(info.address, info.port)[1]
                 own = _EVERYWHERE if resolved.startswith("127.") else resolved
             self._server = StoreServer(secret, own, 0)
-            store.set(_PORT, str(self._server.port))
+            store.set(f"{_PORT}/{MemberStore._announced}", str(self._server.port))
         return store
 
     def exchange(self, document: Any) -> list[Any]:

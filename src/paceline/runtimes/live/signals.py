@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NoReturn, Self
 
@@ -15,6 +15,23 @@ from paceline.runtimes.live.timeouts import PATIENCE, RESCUE
 from paceline.runtimes.prctl import die_with_parent
 
 _LEAVE = 0
+
+
+def in_every_child(signums: Iterable[int], do: Callable[[], None]) -> None:
+    """Call ``do`` in every process that is forked from this one, before one of these signals can be handled there."""
+    masks: list[set[int]] = []
+
+    def before() -> None:
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, signums))
+
+    def after() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
+
+    def in_child() -> None:
+        do()
+        after()
+
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=in_child)
 
 
 def _note(_: int, __: object) -> None:
@@ -52,7 +69,7 @@ class StopRequest:
         self._old_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         self._old = {signum: signal.signal(signum, _note) for signum in self._patience}
         self._active = True
-        os.register_at_fork(after_in_child=self._forget)
+        in_every_child(self._patience, self._forget)
         self._thread.start()
         return self
 

@@ -93,7 +93,8 @@ class StallDetector:
             self.first = progress
         self._was_stopped = self._was_stopped or system.stopped
         if progress.since != self._since:
-            if self._since and not self._was_stopped:
+            prepares = self._phase == "script" and not progress.at  # before its first step
+            if self._since and not self._was_stopped and not prepares:
                 self._longest[self._phase] = max(self._longest[self._phase], progress.since - self._since)
             self._phase, self._since, self._was_stopped = progress.phase, progress.since, system.stopped
         before, self._system = self._system, system

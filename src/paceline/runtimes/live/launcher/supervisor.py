@@ -147,10 +147,10 @@ class Supervisor:
             if self.failed_at is None and not self.plan.servers:  # the others can no longer agree
                 self._end(signal.SIGTERM, timeouts.BEFORE_KILL)
             return
-        if not self.plan.servers:
-            self._fail(process.ended_at)  # before its cause is looked for: the others wait for nothing
         failure = process.failure(self.failed_at)
-        means = self._meaning(failure, process)
+        means = self._meaning(failure, process)  # which ends one that hangs before it is told to end itself
+        if not self.plan.servers:
+            self._fail(process.ended_at)
         process.judged = means != "unclear"
         if means == "spares":
             process.spared = True

@@ -47,12 +47,20 @@ class Overlap:
         self._end = flat.grad_storage[: CONTROL + self._last.stop]
         self._rest = flat.grad[: self._last.stop]
         self.sent, self.received = self._traffic()
-        for place, bucket in enumerate(self._early):
-            for index in bucket.parameters:
-                flat.parameters[index].register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                    partial(self._filled, place, index)
-                )
+        self._registered = [
+            flat.parameters[index].register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                partial(self._filled, place, index)
+            )
+            for place, bucket in enumerate(self._early)
+            for index in bucket.parameters
+        ]
         self._active = self._measured = False
+
+    def remove(self) -> None:
+        """The parameters may be trained by others, without sums."""
+        self._active = False
+        for hook in self._registered:
+            hook.remove()
 
     def begin(self, share: float = 1.0, *, measured: bool = False, scaled: bool = True) -> None:
         """The last backward of a step begins, in which the gradient becomes ``share`` times what it is.
@@ -143,6 +151,12 @@ class CompressedOverlap(Overlap):
     ) -> None:
         super().__init__(flat, comm, slowdown, mean)
         self._compressor = compressor
+
+    def remove(self) -> None:
+        """The parameters may be trained by others, without sums."""
+        self._active = False
+        for hook in self._registered:
+            hook.remove()
 
     def begin(self, share: float = 1.0, *, measured: bool = False, scaled: bool = True) -> None:
         super().begin(share, measured=measured, scaled=scaled)

@@ -192,11 +192,15 @@ class RunRecords:
         return summary
 
     def _steps(self, position: Position, totals: list[Totals]) -> int:
-        """Steps a worker, which servers know by samples alone; a script may take several mini-batches in each."""
-        prepared = self._prepared
-        if prepared.settings.job.is_script and prepared.strategy.sync_point is SyncPoint.ON_REQUEST:
-            return round(fmean(one.steps for one in totals))
-        return position.progress
+        """Steps a worker. Those of a script are as recorded: it may go on from others, which are in no record.
+
+        Servers know them by samples alone, and a script may take several mini-batches in each.
+        """
+        if not self._prepared.settings.job.is_script:
+            return position.progress
+        steps = [one.steps for one in totals]
+        apart = self._prepared.strategy.sync_point is SyncPoint.ON_REQUEST
+        return round(fmean(steps)) if apart else max(steps)
 
 
 def script_model(model: nn.Module) -> ScriptModel:
