@@ -77,6 +77,10 @@ LOOKS = (
 
 OPTION = re.compile(r"(^|[^-\w])--([a-z]|$)")
 WRITES_OPTIONS = {
+    (
+        "reports/calibrate.py",
+        "following",
+    ): "what a calibration ends with, from Python too, is the next command",
     ("reports/predict/sentences.py", "typed"): "a report of what would help; six functions would pass it on",
     ("runtimes/live/failures.py", "command"): "workers and launchers say how to go on after they have failed",
 }

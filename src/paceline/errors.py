@@ -126,7 +126,9 @@ def raised(error: BaseException) -> str:
 
 def _is_from_loader(error: BaseException) -> bool:
     """Whether torch's loader has raised it anew, with the traceback of one of its processes as the message."""
-    return bool(re.match(r"Caught \S+ in DataLoader worker process \d+\.\nOriginal Traceback", _message(error)))
+    return bool(
+        re.match(r"Caught \S+ in DataLoader worker process \d+\.\nOriginal Traceback", _message(error))
+    )
 
 
 def _message(error: BaseException) -> str:

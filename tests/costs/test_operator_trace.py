@@ -1,6 +1,8 @@
 """A trace counts what torch counts, and what torch does on real tensors."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -60,6 +62,64 @@ def test_attention_is_one_operator_and_counted_as_torch_counts_it() -> None:
     assert flops_of(traced.backward, "attention") == 2 * sdpa_backward_flop_count(heads, heads, heads, heads)
     shapes = {one.shape for one in (*traced.forward, *traced.backward) if one.kind == "attention"}
     assert shapes == {Attention(batch=3, heads=2, queries=8, keys=8, width=8, causal=True)}
+
+
+def in_dtype(subject: Traceable, dtype: torch.dtype) -> Traceable:
+    def batch(samples: int) -> Any:
+        inputs, targets = subject.batch(samples)
+        return inputs.to(dtype) if inputs.is_floating_point() else inputs, targets
+
+    return replace(subject, model=lambda: subject.model().to(dtype), batch=batch)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_operators_have_the_dtype_of_the_tensors_that_they_compute_with(
+    name: str, dtype: torch.dtype
+) -> None:
+    """Else a narrow module would be priced at the peak of float32; attention also reads float32 in its backward."""
+    traced = trace(in_dtype(SUBJECTS[name], dtype), 2)
+    assert {one.dtype for one in traced.operators if one.shape is not None} == {dtype}
+    assert [*traced.dtypes] == [dtype] == [traced.dtype]
+
+
+def test_attention_with_dropout_stays_in_its_dtype() -> None:
+    """Torch takes it apart on meta, and would compute 16-bit products in 32."""
+    layer = partial(nn.TransformerEncoderLayer, 16, 2, dropout=0.1, batch_first=True, dtype=torch.bfloat16)
+    before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
+    subject = Traceable(
+        name="layer",
+        model=layer,
+        loss=functional.mse_loss,
+        batch=lambda samples: (torch.zeros(samples, 4, 16, dtype=torch.bfloat16),) * 2,
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+    )
+    assert [*trace(subject, 2).dtypes] == [torch.bfloat16]
+    assert torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed() == before
+
+
+def test_each_operator_has_a_dtype_of_its_own() -> None:
+    """A frozen part in bfloat16 is no reason to price all of the model so, nor the other way round."""
+
+    class Adapted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.frozen = nn.Linear(8, 8, dtype=torch.bfloat16).requires_grad_(False)
+            self.head = nn.Linear(8, 2)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.head(self.frozen(inputs.bfloat16()).float())
+
+    subject = Traceable(
+        name="adapted",
+        model=Adapted,
+        loss=functional.cross_entropy,
+        batch=lambda samples: (torch.zeros(samples, 8), torch.zeros(samples, dtype=torch.int64)),
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+    )
+    traced = trace(subject, 2)
+    assert traced.dtypes == {torch.bfloat16: "frozen", torch.float32: "head"}
+    assert traced.place(torch.bfloat16) == "module 'frozen' of 'adapted'"
 
 
 @pytest.mark.parametrize("name", SUBJECTS)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from math import log
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +12,7 @@ from paceline.clusters.catalogue import all_devices, find_device
 from paceline.costs.device import step_cost
 from paceline.costs.roofline import WIDTHS, Roofline, fullness
 from paceline.costs.trace.operator import Convolution, Operator, OperatorKind, Product, Shape
-from paceline.costs.trace.trace import trace
+from paceline.costs.trace.trace import Trace, trace
 from paceline.errors import UsageError
 from paceline.jobs.build import traceable_of
 
@@ -114,14 +115,74 @@ def test_convolutions_of_narrow_groups_are_slower_a_operation() -> None:
 def test_formats_are_used_where_torch_uses_them() -> None:
     sheet = find_device("a100")
     dense, wide = product(4096), depthwise(1)
-    torch = Roofline(sheet=sheet)
-    assert (torch.peak(dense), torch.peak(wide)) == (19.5e12, 156e12)
+    usual = Roofline(sheet=sheet)
+    assert (usual.peak(dense), usual.peak(wide)) == (19.5e12, 156e12)
     assert Roofline(sheet=sheet, format="tf32").peak(dense) == 156e12
-    assert Roofline(sheet=sheet, traced="bf16").peak(dense) == 312e12
-    assert torch.peak(depthwise(256)) == 19.5e12
+    assert usual.peak(depthwise(256)) == 19.5e12
     copied = operator("copy", 0, 10**9)
     half = Roofline(sheet=sheet, format="bf16").seconds(copied)
-    assert torch.seconds(copied) == pytest.approx(2 * half, rel=1e-2)
+    assert usual.seconds(copied) == pytest.approx(2 * half, rel=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow_tensors_are_computed_in_their_own_format(dtype) -> None:
+    """Else a module in bfloat16 would be priced as one in float32, 11 times as slow as it is."""
+    sheet = find_device("a100")
+    usual, half = Roofline(sheet=sheet), Roofline(sheet=sheet, format="bf16")
+    wide = product(4096)
+    narrow = replace(wide, dtype=dtype, read=wide.read // 2, written=wide.written // 2)
+    assert usual.peak(narrow) == 312e12
+    assert usual.seconds(narrow) == pytest.approx(half.seconds(wide))
+    assert half.seconds(narrow) == usual.seconds(narrow), "its bytes are counted as they are"
+    assert usual.peak(replace(product(4), dtype=dtype)) == 19.5e12, "too small for matrix units"
+
+
+def traced_in(*dtypes: torch.dtype) -> Trace:
+    """A step of one product in each."""
+    products = tuple(replace(product(64), module=f"at{place}", dtype=one) for place, one in enumerate(dtypes))
+    step = trace(traceable_of("mlp:hidden=64"), 8)
+    return replace(step, name="net", forward=products, backward=())
+
+
+@pytest.mark.parametrize(
+    ("device", "numbers", "dtypes", "says"),
+    [
+        (
+            *("a100", "torch", (torch.float64,)),
+            r"no float64 peak of a100, and module 'at0' of 'net' computes in it; convert the model with \.float\(\), "
+            "or train it on one worker and give that run as times",
+        ),
+        ("epyc-7763", "torch", (torch.float64,), "no float64 peak of epyc-7763"),
+        ("a100", "bf16", (torch.float32, torch.float64), "no float64 peak of a100"),
+        (
+            *("t4", "torch", (torch.float32, torch.bfloat16)),
+            "no bfloat16 peak of t4.* or choose a device that has matrix units for it, such as a10$",
+        ),
+        ("k40", "torch", (torch.float16,), "no float16 peak of k40.* such as v100$"),
+        (
+            *("a100", "fp32", (torch.bfloat16,)),
+            "precision fp32 does not go with 'net', whose own dtype is bfloat16; leave the precision out",
+        ),
+        ("a100", "bf16", (torch.float16,), "precision bf16 does not .* own dtype is float16"),
+    ],
+)
+def test_a_step_in_a_dtype_that_the_sheet_does_not_know_is_refused(device, numbers, dtypes, says) -> None:
+    """Else float64 would be priced at the peak of float32."""
+    with pytest.raises(UsageError, match=says):
+        Roofline(sheet=find_device(device), format=numbers).within(traced_in(*dtypes))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "dtypes"),
+    [
+        ("bf16", (torch.bfloat16,)),
+        ("torch", (torch.float16, torch.float32)),
+        ("tf32", (torch.bfloat16, torch.float32)),
+    ],
+)
+def test_a_format_goes_with_tensors_of_its_own_and_with_float32(numbers, dtypes) -> None:
+    device = Roofline(sheet=find_device("a100"), format=numbers)
+    assert device.within(traced_in(*dtypes)) == device
 
 
 def test_a_worker_has_the_cores_of_its_threads() -> None:

@@ -318,7 +318,9 @@ def test_a_worker_that_is_closed_again_ends_nothing_else(here: None) -> None:
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("join", [paceline.distribute, paceline.watch])
-def test_an_evaluation_before_the_optimizers_step_leaves_the_step_its_parts(join: Callable[..., object]) -> None:
+def test_an_evaluation_before_the_optimizers_step_leaves_the_step_its_parts(
+    join: Callable[..., object],
+) -> None:
     model = nn.Linear(4, 1)
     optimizer = sgd(model)
     join(model, optimizer)
@@ -367,7 +369,9 @@ def test_what_ends_a_script_is_known_also_in_a_child_of_multiprocessing(here: No
             assert process._has_failed() == failed
 
 
-def test_another_optimizer_beside_the_model_is_told(pair: WithZeros, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_optimizer_beside_the_model_is_told(
+    pair: WithZeros, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As of a discriminator, which each worker would train by itself without a word."""
     model, beside = nn.Linear(4, 1), nn.Linear(4, 1)
     paceline.distribute(model, sgd(model))

@@ -210,7 +210,7 @@ def test_a_killed_server_is_lost_in_seconds() -> None:
 
 
 def test_nobody_answering_is_a_timeout() -> None:
-    with a_server() as server, a_worker(server) as (worker, *_), pytest.raises(TimeoutError, match=r"0.3 s"):
+    with a_server() as server, a_worker(server) as (worker, *_), pytest.raises(ServerLost, match=r"0.3 s"):
         worker.receive(0.3)
 
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from math import log, prod
 from typing import NamedTuple, get_args
 
-from paceline.clusters.catalogue import DeviceSheet
+import torch
+
+from paceline.clusters.catalogue import DeviceSheet, all_devices
 from paceline.costs.device import DeviceModel
 from paceline.costs.trace.operator import (
     Convolution,
@@ -23,11 +25,19 @@ from paceline.costs.trace.operator import (
     Recurrence,
     Shape,
 )
+from paceline.costs.trace.trace import Trace
 from paceline.errors import UsageError, unknown
 
 TORCH = "torch"
 """What PyTorch does by default: convolutions in tf32 where the device has it, everything else in fp32."""
 WIDTHS: Mapping[str, int] = {TORCH: 4, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+FORMATS: Mapping[torch.dtype, str] = {
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float64: "fp64",
+}
+"""What data sheets call the types of tensors; the catalogue has no figure of fp64."""
 
 _MATRIX: tuple[OperatorKind, ...] = get_args(MatrixKind)
 _CORES_FOR_MEMORY = 4
@@ -83,8 +93,10 @@ class Roofline(DeviceModel):
 
     sheet: DeviceSheet
     format: str = TORCH
-    traced: str = "fp32"
-    """The format of the tensors that the operators were traced with; a narrower ``format`` moves fewer bytes."""
+    """What float32 tensors are computed in, as by autocast: a narrower one also moves fewer bytes.
+
+    Tensors of another dtype are computed in their own.
+    """
     threads: int = 0
     overhead: float = 5e-6
     spread: float = log(1.5)
@@ -92,9 +104,8 @@ class Roofline(DeviceModel):
 
     def __post_init__(self) -> None:
         sheet = self.sheet
-        for name in (self.format, self.traced):
-            if name not in WIDTHS:
-                raise unknown("number format", name, WIDTHS)
+        if self.format not in WIDTHS:
+            raise unknown("number format", self.format, WIDTHS)
         known = (TORCH, "fp32", *sheet.tensor_flops)
         if self.format not in known:
             raise UsageError(
@@ -105,11 +116,37 @@ class Roofline(DeviceModel):
             fix = f"it must be 1 to {most}, its cores" if most else "it is no CPU; leave the threads out"
             raise UsageError(f"{self.threads} threads do not fit {sheet.name}: {fix}")
 
+    def within(self, trace: Trace) -> "Roofline":
+        """Refuse a step in a dtype of which the sheet says nothing, or that the chosen format is not for."""
+        own = [dtype for dtype in trace.dtypes if dtype != torch.float32]
+        for dtype in own:
+            if FORMATS.get(dtype) not in self.sheet.tensor_flops:
+                raise UsageError(self._no_peak(trace, dtype))
+        chosen = self.format not in (TORCH, *map(FORMATS.get, own))
+        if chosen and torch.float32 not in trace.dtypes:
+            raise UsageError(
+                f"precision {self.format} does not go with {trace.name!r}, whose own dtype is "
+                f"{' and '.join(map(dtype_name, own))}; leave the precision out, or convert the model with "
+                ".float()"
+            )
+        return self
+
+    def _no_peak(self, trace: Trace, dtype: torch.dtype) -> str:
+        name = FORMATS.get(dtype)
+        able = next((one.name for one in all_devices().values() if name in one.tensor_flops), None)
+        other = f", or choose a device that has matrix units for it, such as {able}" if able else ""
+        if dtype == torch.float64:
+            other = ", or train it on one worker and give that run as times"
+        return (
+            f"the catalogue has no {dtype_name(dtype)} peak of {self.sheet.name}, and {trace.place(dtype)} computes "
+            f"in it; convert the model with .float(){other}"
+        )
+
     def seconds(self, operator: Operator) -> float:
         share = SHARES[operator.kind][self.sheet.kind]
         # Libraries choose the quicker way: matrix units that are no better on paper are harder to keep busy.
         rate = self._part * max(self.sheet.flops * share.compute, self._matrix_peak(operator) * share.matrix)
-        moved = (operator.read + operator.written) * self._narrowing(operator.kind)
+        moved = (operator.read + operator.written) * self._narrowing(operator)
         computed = operator.flops / (rate * fullness(operator.shape))
         shape = operator.shape
         steps = shape.length if isinstance(shape, Recurrence) else 1  # one after the other
@@ -127,7 +164,7 @@ class Roofline(DeviceModel):
             side = shape.outputs // shape.groups
         if operator.kind not in _MATRIX or side < _HALF_WIDTH:
             return 0.0
-        return self.sheet.tensor_flops.get(self._format(operator.kind), 0.0)
+        return self.sheet.tensor_flops.get(self._format(operator), 0.0)
 
     @property
     def bandwidth(self) -> float:
@@ -137,13 +174,18 @@ class Roofline(DeviceModel):
     def _part(self) -> float:
         return self.threads / self.sheet.cores if self.threads else 1.0
 
-    def _format(self, kind: OperatorKind) -> str:
+    def _format(self, operator: Operator) -> str:
+        if operator.dtype != torch.float32:
+            return FORMATS.get(operator.dtype, "")
         if self.format != TORCH:
             return self.format
-        if WIDTHS[self.traced] < WIDTHS[TORCH]:
-            return self.traced
-        return "tf32" if kind == "convolution" else "fp32"
+        return "tf32" if operator.kind == "convolution" else "fp32"
 
-    def _narrowing(self, kind: OperatorKind) -> float:
+    def _narrowing(self, operator: Operator) -> float:
         """Mixed precision keeps the weights and the optimizer's state as they are, and narrows what flows between."""
-        return 1.0 if kind == "optimizer" else min(1.0, WIDTHS[self.format] / WIDTHS[self.traced])
+        kept = operator.kind == "optimizer" or operator.dtype != torch.float32
+        return 1.0 if kept else WIDTHS[self.format] / WIDTHS[TORCH]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -123,6 +123,7 @@ class LoopHooks:
 
     def _resume(self, expected: type[Computation]) -> None:
         """Let the program go on to what it computes next; where all workers have agreed to stop, stop the script."""
+        self.replica.reattach()
         try:
             effect = next(self._computations)
         except StopIteration as end:
@@ -152,6 +153,8 @@ class LoopHooks:
     def _take_batch(self, args: Any, kwargs: Any) -> None:
         self._in_backward = False  # one that an exception has ended, which the script has caught
         self.take_skipped()
+        if not self.replica.rows:
+            self.replica.reattach()
         if self.run is None:
             refuse_ddp(active_ddp(), self.replica.model)  # one that was made after distribute()
             self._open_run(FirstBatch.of(first_tensor(args, kwargs)))

@@ -62,7 +62,11 @@ class OtherOptimizer:
         if self._is_other(optimizer):
             if self._measure() != self._before:
                 self._stepped = type(optimizer).__name__
-        elif self._tells and optimizer is not self._own and any(one["params"] for one in optimizer.param_groups):
+        elif (
+            self._tells
+            and optimizer is not self._own
+            and any(one["params"] for one in optimizer.param_groups)
+        ):
             self._tells = False
             say_on_stderr(
                 f"an optimizer of class {type(optimizer).__name__} trains parameters that are not in the model given "

@@ -108,7 +108,9 @@ class ScriptProcess:
         info, stack = ProcessInfo.from_environment(), ExitStack()
         launched = info is not None
         info = info or ProcessInfo()
-        runs = RUNS.absolute() if launched else Path(stack.enter_context(TemporaryDirectory(prefix="paceline-")))
+        runs = (
+            RUNS.absolute() if launched else Path(stack.enter_context(TemporaryDirectory(prefix="paceline-")))
+        )
         return cls(
             script=script_name(sys.argv[0]),
             info=info,

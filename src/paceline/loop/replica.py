@@ -1,6 +1,8 @@
 """A user's own model and optimizer on flat buffers, computed by a loop that is not ours."""
 
 from collections.abc import Callable
+from itertools import chain
+from operator import is_
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from paceline.jobs.job import Job
 from paceline.jobs.partition import NO_CLIENTS, ClientBatch
 from paceline.jobs.sharding import Shards
 from paceline.loop.learners import copies_of, share_optimizer
-from paceline.runtimes.flat import Flat, FlatBuffers, Zeros
+from paceline.runtimes.flat import Flat, FlatBuffers, Zeros, check_model
 from paceline.runtimes.live.worker.run import WorkerRun
 from paceline.runtimes.noise_scale import NoiseMeter
 from paceline.runtimes.prepare import Prepared, prepare_job
@@ -61,6 +63,7 @@ class LoopReplica(Replica):
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, rank: int, workers: int, zeros: Zeros, learners: int = 1
     ) -> None:
+        check_model(model)
         self.model, self.users_optimizer = model, optimizer
         self.rank, self.workers, self.clients = rank, workers, NO_CLIENTS
         parameters = list(model.parameters())
@@ -86,6 +89,72 @@ class LoopReplica(Replica):
         """Samples that the model was called with in this step so far, and in the step before."""
         self.called = False
         """Whether the model was called to train in this step."""
+        self._remember_objects()
+
+    def _remember_objects(self) -> None:
+        """Which parameters and modules the model is made of; held, so that no other object is taken for one of them.
+
+        What TorchScript has compiled has no such tables.
+        """
+        tables: list[Any] = [
+            table for one in self.model.modules() for table in (one._parameters, one._modules)
+        ]
+        self._tables = [one for one in tables if one and isinstance(one, dict)]
+        self._objects = self._objects_now()
+
+    def _objects_now(self) -> list[object]:
+        return [*chain.from_iterable(map(dict.values, self._tables))]
+
+    def _check_objects(self) -> None:
+        """Refuse trainable parameters that ``distribute`` has not seen."""
+        now, before = self._objects_now(), self._objects
+        if len(now) == len(before) and all(map(is_, now, before)):
+            return
+        seen = {id(one) for one in (*self.flat.parameters, *self.frozen)}
+        found = [(name, one) for name, one in self.model.named_parameters() if id(one) not in seen]
+        for name, one in found:
+            if one.requires_grad:
+                raise UsageError(
+                    f"parameter {name} is not the object that the model had when distribute() was called, so neither "
+                    "the run nor the optimizer trains it; leave assign=True out of load_state_dict(), or change the "
+                    "model before distribute() and before the optimizer is made"
+                )
+        self.frozen += [one for _, one in found]
+        self._remember_objects()
+
+    def reattach(self) -> None:
+        """Before the first forward of a step: take over parameters' data that the script has replaced.
+
+        As ``parameter.data = ...`` and ``vector_to_parameters`` do. They are copied to where the data were before, and
+        the parameter is a view of that again. Replaced Parameters are refused. Where nothing has changed, it costs
+        microseconds.
+        """
+        self._check_objects()
+        if moved := self.flat.moved():
+            check_model(self.model)
+            for one, view in moved:
+                if (one.shape, one.dtype, one.device) != (view.shape, view.dtype, view.device):
+                    raise UsageError(
+                        f"parameter {self.name_of(one)} was {view.dtype} of shape {tuple(view.shape)} on {view.device} "
+                        f"when distribute() was called and is {one.dtype} of shape {tuple(one.shape)} on {one.device} "
+                        "now; convert and move the model before distribute()"
+                    )
+            self.flat.reattach(moved)
+
+    def check_attached(self) -> None:
+        """Before the flat vectors are read as the model's: take over buffers that were assigned anew.
+
+        Parameters whose data were replaced since the last step are refused: the script may keep what they had before,
+        such as behind the average that it evaluates, and would find it overwritten.
+        """
+        self._check_objects()
+        for one, _ in self.flat.moved():
+            raise UsageError(
+                f"the data of parameter {self.name_of(one)} were replaced after the last step, and the central model "
+                "is that of the parameters that are trained; put them back before central_model(), or change them in "
+                "place: parameter.data.copy_(...)"
+            )
+        self.named_buffers.check()
 
     def prepare(self, job: Job, shards: Shards) -> None:
         """What is known when the first mini-batch is."""
@@ -107,6 +176,7 @@ class LoopReplica(Replica):
     @torch.no_grad()
     def share_untrained(self, share: Callable[[Tensor], None]) -> None:
         """Replace all but the trained parameters by what ``share`` makes of vectors of them; in all learners alike."""
+        self.named_buffers.reattach()
         share(self.buffers)
         for first, *others in zip(*map(self._outside, self.learners), strict=True):
             whole = first.to(self.device).contiguous()
@@ -135,6 +205,16 @@ class LoopReplica(Replica):
             return True
         changed = self.versions[0] != versions[0]
         return changed and not any(one.grad is not None and one.grad.any() for one in parameters)
+
+    @torch.no_grad()
+    def take_gradients(self) -> None:
+        """Have those that the script has put in place of its own in the flat vector; one that is dropped is zero."""
+        for one, view in zip(self.flat.parameters, self.grads[0], strict=True):
+            if one.grad is None:
+                view.zero_()
+            elif one.grad is not view:
+                view.copy_(one.grad)
+            one.grad = view
 
     def forget_with_first(self) -> None:
         """The script has the first learner's parameters: where it has zeroed their gradients, so are the others'."""
@@ -213,6 +293,10 @@ class LoopRun(WorkerRun):
         if self._overlap:
             self._overlap.pause()
 
+    def remove_hooks(self) -> None:
+        if self._overlap:
+            self._overlap.remove()
+
     @property
     def reduces(self) -> bool:
         """Whether the program has asked for the mean gradient of several workers."""
@@ -229,6 +313,7 @@ class LoopRun(WorkerRun):
         super()._begin_gradient(effect)
 
     def _count_gradient(self) -> None:
+        self.replica.named_buffers.reattach()  # the program may read them
         self.me.samples = self.replica.samples(self.me.clock)
         self.replica.rows_before = self.me.samples
         if not self.replica.follows:

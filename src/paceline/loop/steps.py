@@ -111,6 +111,7 @@ class LoopSteps:
                 "join()"
             )
         self._hooks.take_skipped()
+        self.replica.check_attached()
         self._wait_for_all("central_model()", TOGETHER)
         self.run.heartbeat.enter("exchange")
         found: tuple[Tensor, Tensor] | None = self.run.carry_out(self._session.central())

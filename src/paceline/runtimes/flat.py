@@ -1,11 +1,13 @@
 """A model whose parameters, gradients and buffers are views into one tensor each, and its optimizer on them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn, optim
+from torch.nn.parameter import is_lazy
 
 from paceline.errors import UsageError
 from paceline.jobs.batches import Batch, batch_loss
@@ -58,12 +60,15 @@ class Flat:
         self.params, self.grad = self.params_storage[CONTROL:], self.grad_storage[CONTROL:]
         self.param_rows, self.grad_rows = (one.view(1 + len(others), -1) for one in (self.params, self.grad))
         """As matrices, also of one model."""
+        self._views: list[tuple[nn.Parameter, Tensor]] = []
         self._move(self.parameters, 0)
         for row, other in enumerate(others, start=1):
             self._move([p for p in other if p.requires_grad], row)
             self.param_rows[row] = self.param_rows[0]
         if others:
             self.params, self.grad = self.param_rows, self.grad_rows
+        self._all = [one for one, _ in self._views]
+        self._addresses = [one.data_ptr() for one in self._all]
 
     @torch.no_grad()
     def _move(self, parameters: Iterable[nn.Parameter], row: int) -> None:
@@ -73,7 +78,25 @@ class Flat:
             view = params[start:stop].as_strided(parameter.shape, strides)
             view.copy_(parameter)
             parameter.data = view
+            self._views.append((parameter, view))
             parameter.grad = grad[start:stop].as_strided(parameter.shape, strides)
+
+    def moved(self) -> list[tuple[nn.Parameter, Tensor]]:
+        """The parameters of all models whose data were replaced since, as by ``p.data = ...``, with their views."""
+        if list(map(Tensor.data_ptr, self._all)) == self._addresses:
+            return []
+        # share_memory() moves the vector itself.
+        self._addresses = [view.data_ptr() for _, view in self._views]
+        return [(one, view) for one, view in self._views if one.data_ptr() != view.data_ptr()]
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def reattach(self, moved: Sequence[tuple[nn.Parameter, Tensor]]) -> None:
+        """Take over what the parameters hold now; they are views again. Two may have exchanged their data."""
+        values = [one.data.clone() for one, _ in moved]
+        for (parameter, view), value in zip(moved, values, strict=True):
+            view.copy_(value)
+            parameter.data = view
 
     def stacked(self, rows: Tensor) -> list[Tensor]:
         """What a matrix with a row a model holds of each parameter, all models' in one view."""
@@ -93,30 +116,119 @@ def strides_of(parameter: Tensor) -> tuple[int, ...]:
     return torch.empty(parameter.shape, device="meta").stride()
 
 
+@dataclass(eq=False, kw_only=True)
+class _Buffer:
+    """One tensor that a model has registered, perhaps in several modules."""
+
+    names: list[str]
+    registered: list[tuple[dict[str, Tensor | None], str]]
+    """For each name, the module's own table of buffers, and the name in it."""
+    tensor: Tensor
+    """The object itself, so that all that refers to it still does."""
+    view: Tensor
+    """Where its data belong: in the flat tensor, or in memory of its own."""
+
+    @property
+    def now(self) -> Tensor | None:
+        """What is registered in its place; None where that is not one tensor."""
+        first, *others = (table.get(key) for table, key in self.registered)
+        return first if all(one is first for one in others) else None
+
+    @property
+    def fits(self) -> bool:
+        now, view = self.now, self.view
+        return now is not None and (now.shape, now.dtype, now.device) == (view.shape, view.dtype, view.device)
+
+    def register(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        for table, key in self.registered:
+            table[key] = tensor
+
+
 class FlatBuffers:
     """The buffers of the parameters' type in a flat tensor, or of several models of the same kind a row for each.
 
-    Buffers of other types, counters for one, stay outside. ``named`` holds all of them, of several models stacked.
+    Buffers of other types, counters for one, stay outside. ``named`` holds all of them, of several models stacked. A
+    tensor that is registered twice is one buffer, by its first name.
     """
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
-        found, dtype = [_buffers_of(model) for model in models], trained_dtype(models[0])
-        sizes = [one.numel() for _, _, _, one in found[0] if one.dtype == dtype]
-        device = found[0][0][3].device if found[0] else torch.device("cpu")
-        rows = torch.zeros(len(models), sum(sizes), dtype=dtype, device=device)
+        found, self._dtype = [_buffers_of(model) for model in models], trained_dtype(models[0])
+        sizes = [one.tensor.numel() for one in found[0] if one.tensor.dtype == self._dtype]
+        device = found[0][0].tensor.device if found[0] else torch.device("cpu")
+        rows = torch.zeros(len(models), sum(sizes), dtype=self._dtype, device=device)
         self.flat = rows if len(models) > 1 else rows[0]
-        self.named: dict[str, Tensor] = {}
+        self._named: dict[str, Tensor] = {}
         start = 0
         for copies in zip(*found, strict=True):
-            name, _, _, first = copies[0]
+            first = copies[0].tensor
             stacked = first.new_empty(len(models), *first.shape)
-            if first.dtype == dtype:
+            if first.dtype == self._dtype:
                 stacked = rows[:, start : start + first.numel()].view_as(stacked)
                 start += first.numel()
             stacked.copy_(first.expand_as(stacked))
-            self.named[name] = stacked if len(models) > 1 else stacked[0]
-            for (_, module, key, _), own in zip(copies, stacked, strict=True):
-                module._buffers[key] = own
+            self._named[copies[0].names[0]] = stacked if len(models) > 1 else stacked[0]
+            for one, view in zip(copies, stacked, strict=True):
+                one.tensor.data = one.view = view
+        self.names = [one.names for one in found[0]]
+        """Of each buffer in ``named``, in its order: more than one where it is shared."""
+        self._registered = [(one, *place) for own in found for one in own for place in one.registered]
+
+    @property
+    def named(self) -> dict[str, Tensor]:
+        """The memory that the model itself uses: writing to it changes the model."""
+        self.reattach()
+        return self._named
+
+    def check(self) -> None:
+        """Before the flat tensor is read as the model's: reattach, and refuse a buffer that has become another one."""
+        for one in self.reattach():
+            if one.view.dtype == self._dtype:
+                raise UsageError(
+                    f"buffer {one.names[0]} of the model {_changed(one)}, and buffers are averaged over the workers; "
+                    "keep its shape and type, or keep what changes them in an attribute that is no buffer"
+                )
+
+    def reattach(self) -> list[_Buffer]:
+        """Take over the buffers that the model has assigned anew; return those that do not fit their memory.
+
+        Tensors that were replaced keep their values, in memory of their own, wherever the model still has them.
+        """
+        replaced = {
+            id(one): one
+            for one, table, key in self._registered
+            if (now := table.get(key)) is not one.tensor or now.data_ptr() != one.view.data_ptr()
+        }
+        if not replaced:
+            return []
+        fitting = [one for one in replaced.values() if one.fits]
+        with torch.inference_mode(False), torch.no_grad():
+            self._take_over(fitting)
+        return [one for one in replaced.values() if not one.fits]
+
+    def _take_over(self, replaced: Sequence[_Buffer]) -> None:
+        """One may have become what another was, or two the same."""
+        found = [(one, now, now.detach().clone()) for one in replaced if (now := one.now) is not None]
+        for one, now, _ in found:
+            if one.tensor is not now:
+                one.tensor.data = one.tensor.data.clone()
+        taken = {id(one.tensor) for one, *_ in self._registered} - {id(one.tensor) for one in replaced}
+        for one, now, value in found:
+            one.view.copy_(value)
+            if id(now) in taken or now.is_inference():
+                one.register(one.view.detach())
+            else:
+                now.data = one.view
+                one.register(now)
+            taken.add(id(one.tensor))
+
+
+def _changed(buffer: _Buffer) -> str:
+    now, view = buffer.now, buffer.view
+    if now is not None:
+        return f"was {view.dtype} of shape {tuple(view.shape)} and is {now.dtype} of shape {tuple(now.shape)} now"
+    _, *others = buffer.names
+    return f"and {others[0]} were one tensor and are not any more" if others else "was removed"
 
 
 def trained_dtype(model: nn.Module) -> torch.dtype:
@@ -125,18 +237,83 @@ def trained_dtype(model: nn.Module) -> torch.dtype:
 
 
 def flat_buffers(model: nn.Module) -> int:
-    """How many elements of buffers travel."""
+    """How many elements of buffers travel; one that is shared counts once."""
     dtype = trained_dtype(model)
     return sum(one.numel() for one in model.buffers() if one.dtype == dtype)
 
 
-def _buffers_of(model: nn.Module) -> list[tuple[str, nn.Module, str, Tensor]]:
-    """Name, module, name in the module, and the buffer."""
-    return [
-        (f"{prefix}.{key}" if prefix else key, module, key, buffer)
-        for prefix, module in model.named_modules()
-        for key, buffer in module.named_buffers(recurse=False)
+def _buffers_of(model: nn.Module) -> list[_Buffer]:
+    found: dict[int, _Buffer] = {}
+    for prefix, module in model.named_modules():
+        for key, tensor in module._buffers.items():
+            if tensor is not None:
+                new = _Buffer(names=[], registered=[], tensor=tensor, view=tensor)
+                one = found.setdefault(id(tensor), new)
+                one.names.append(f"{prefix}.{key}" if prefix else key)
+                one.registered.append((module._buffers, key))
+    return list(found.values())
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse parameters that cannot be moved: those without a shape yet, and those that share their memory."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    for name, one in tensors:
+        if is_lazy(one):
+            raise UsageError(
+                f"{name} of the model has no shape yet, as of a lazy module; run one mini-batch through the model first"
+            )
+    for first, second in _overlapping(tensors):
+        (name, one), (other, another) = tensors[first], tensors[second]
+        tied = isinstance(another, nn.Parameter) and (one.shape, one.stride()) == (
+            another.shape,
+            another.stride(),
+        )
+        instead = f"one of them its own memory: model.{other}.data = model.{other}.data.clone()"
+        if tied:
+            instead = f"the model one Parameter for both, before the optimizer is made: model.{other} = model.{name}"
+        raise UsageError(
+            f"{name} and {other} of the model are tied by their data: they are two tensors in the same memory, and "
+            f"each is moved to a place of its own; give {instead}"
+        )
+
+
+def _overlapping(tensors: Sequence[tuple[str, Tensor]]) -> Iterator[tuple[int, int]]:
+    """The places of each two that share memory, of which at least one is trained."""
+    spans = [
+        (one.data_ptr(), one.data_ptr() + _span(one), place)
+        for place, (_, one) in enumerate(tensors)
+        if type(one.data) is Tensor and one.layout is torch.strided and not one.is_meta and one.numel()
     ]
+    before: list[tuple[int, int]] = []
+    for start, stop, place in sorted(spans):
+        before = [(end, other) for end, other in before if end > start]
+        for _, other in before:
+            one, another = tensors[place][1], tensors[other][1]
+            if (one.requires_grad or another.requires_grad) and _share_elements(one, another):
+                yield min(place, other), max(place, other)
+        before.append((stop, place))
+
+
+def _span(tensor: Tensor) -> int:
+    """Bytes from its first element to its last."""
+    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (steps + 1) * tensor.element_size()
+
+
+def _share_elements(one: Tensor, other: Tensor) -> bool:
+    """Of two whose spans meet: the columns of a matrix lie between each other's."""
+    size = one.element_size()
+    start = min(one.data_ptr(), other.data_ptr())
+    stop = max(tensor.data_ptr() + _span(tensor) for tensor in (one, other))
+    if other.element_size() != size or (one.data_ptr() - other.data_ptr()) % size:
+        return True
+    taken = torch.zeros((stop - start) // size, dtype=torch.bool)
+    first, second = (
+        taken.as_strided(tensor.shape, tensor.stride(), (tensor.data_ptr() - start) // size)
+        for tensor in (one, other)
+    )
+    first.fill_(True)
+    return bool(second.any())
 
 
 class FlatModel:
@@ -152,6 +329,7 @@ class FlatModel:
         zeros: Zeros = own_memory,
         others: Sequence[nn.Module] = (),
     ) -> None:
+        check_model(model)
         self.job, self.model = job, model.train()
         self.learners = (self.model, *(other.train() for other in others))
         self.flat = Flat(self.model.parameters(), zeros, [other.parameters() for other in others])

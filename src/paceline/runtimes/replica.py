@@ -86,6 +86,7 @@ class Replica(FlatModel):
             losses = self._compared(batches, shares[0], hooks)
         else:
             losses = self._gradients.accumulate(batches, shares, hooks)
+        self.named_buffers.reattach()  # those that forward has assigned anew
         counts = [count for own in parts for count in own]
         samples = sum(counts)
         if bad := [value for value in losses if not isfinite(value)]:
@@ -234,6 +235,8 @@ class Replica(FlatModel):
 
     @contextmanager
     def standing_in(self, params: Tensor, buffers: Tensor) -> Iterator[None]:
+        """Have the model be another one, in eval mode; afterwards it is as before."""
+        self.named_buffers.check()
         first = self.buffers if self.buffers.dim() == 1 else self.buffers[0]
         pairs = ((self.flat.param_rows[0], params), (first, buffers.view_as(first)))
         others = [(own, own.clone(), other) for own, other in pairs if own.data_ptr() != other.data_ptr()]
@@ -243,6 +246,7 @@ class Replica(FlatModel):
             with in_eval_mode(self.model):
                 yield
         finally:
+            self.named_buffers.reattach()
             for own, saved, _ in others:
                 own.copy_(saved)
 

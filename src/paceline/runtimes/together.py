@@ -130,13 +130,22 @@ class _Loss(nn.Module):
         self.model, self._forward = model.learners[0], model.forward
 
     def forward(self, batch: Batch) -> Tensor:
-        return self._forward(batch)
+        given = [
+            (one._buffers, key, own) for one in self.model.modules() for key, own in one._buffers.items()
+        ]
+        loss = self._forward(batch)
+        for table, key, own in given:
+            now = table[key]
+            if own is not None and now is not None and now is not own:
+                with torch.no_grad():  # assigned anew, and only what is changed in place is seen
+                    own.copy_(now)
+        return loss
 
 
 def _gradients_of(model: "FlatModel", stack: StackedBatch) -> Callable[..., list[Tensor]]:
     """All learners' tensors to the loss of each, the gradients of each, and the new values of its buffers."""
     loss_of, trained = _Loss(model), _names_of_parameters(model.learners[0])
-    buffers = [[f"model.{name}"] for name in model.named_buffers.named]
+    buffers = [[f"model.{name}" for name in names] for names in model.named_buffers.names]
     own = len(trained) + len(buffers)
 
     def loss(params: list[Tensor], others: list[Tensor], batch: list[Tensor]) -> Tensor:

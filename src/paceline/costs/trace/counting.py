@@ -66,6 +66,7 @@ def operator(
         written=written,
         elements=elements,
         shape=shape,
+        dtype=_dtype([*given, *made]),
         scattered=_is_scattered([*given, *made]),
         unrolled=unrolled,
     )
@@ -77,6 +78,11 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from tensors_in(value)
+
+
+def _dtype(tensors: Iterable[Tensor]) -> torch.dtype:
+    numbers = (one.dtype.to_real() for one in tensors if one.is_floating_point() or one.is_complex())
+    return next(numbers, torch.float32)
 
 
 def _shape_and_flops(

@@ -1,6 +1,7 @@
 """Functions on meta tensors as a device runs them, where torch would take them apart."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -67,11 +68,23 @@ def _attention(
     fit = plain and query.shape[-1] == key.shape[-1] == value.shape[-1] and key.shape[2] == value.shape[2]
     same = fit and (enable_gqa or query.shape[1] == key.shape[1]) and query.shape[0] == key.shape[0]
     if not same or (attn_mask is not None and attn_mask.requires_grad):
-        return _attend_in_parts(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
+        with _in_own_dtype(query):
+            return _attend_in_parts(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
     made: Tensor = _attend(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
     return made
+
+
+@contextmanager
+def _in_own_dtype(query: Tensor) -> Iterator[None]:
+    """A GPU's kernels keep 16-bit numbers; attention in parts would be traced in 32."""
+    before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()  # type: ignore[no-untyped-call]
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before or query.is_meta)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before)
 
 
 States = tuple[Tensor, ...]

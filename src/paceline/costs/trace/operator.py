@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
+import torch
+
 Phase = Literal["forward", "backward", "apply"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "apply")
 
@@ -106,6 +108,8 @@ class Operator:
     written: int
     elements: int
     shape: Shape = None
+    dtype: torch.dtype = torch.float32
+    """Of the numbers that it computes with: of the first of its tensors that holds any."""
     scattered: bool = False
     """Whether its largest tensors lie in memory in different orders, so that not all of them are streamed."""
     unrolled: bool = False

@@ -1,7 +1,7 @@
 """A training step of any model as operators, done as the live runtime does it and traced without values or a device."""
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
@@ -17,7 +17,7 @@ from torch.nn.parameter import UninitializedParameter
 from paceline.costs.trace.fused import FusedKernels
 from paceline.costs.trace.meta import NeedsValues, meta_result
 from paceline.costs.trace.operator import MatrixKind, Operator
-from paceline.costs.trace.recorder import HeldMemory, ModuleTracker, OperatorRecorder
+from paceline.costs.trace.recorder import LOSS, HeldMemory, ModuleTracker, OperatorRecorder
 from paceline.errors import UsageError, is_users
 from paceline.jobs.batches import Batch, batch_loss, check_loss, describe, kept_outputs, tensors_of
 from paceline.jobs.job import Job, Traceable
@@ -75,6 +75,24 @@ class Trace:
     @property
     def size(self) -> int:
         return sum(parameter.elements for parameter in self.parameters)
+
+    @property
+    def dtypes(self) -> Mapping[torch.dtype, str]:
+        """What convolutions, products, attention and recurrent layers compute with, each with its first module.
+
+        Of a step without any of them, the parameters' own.
+        """
+        found: dict[torch.dtype, str] = {}
+        for one in (*self.forward, *self.backward):
+            if one.kind in get_args(MatrixKind):
+                found.setdefault(one.dtype, one.module)
+        return found or {self.dtype: ""}
+
+    def place(self, dtype: torch.dtype) -> str:
+        """Where it computes in one of ``dtypes``, for people."""
+        module = self.dtypes[dtype]
+        inside = {"": "", LOSS: "the loss of "}.get(module, f"module {module!r} of ")
+        return f"{inside}{self.name!r}"
 
     @property
     def multiply_adds(self) -> float:

@@ -5,12 +5,14 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
+import torch
+
 from paceline.clusters.catalogue import DeviceSheet, NetworkSheet
 from paceline.clusters.profile import DISTURBED, Profile
 from paceline.costs.device import DeviceModel, StepCost, accumulated, step_cost
 from paceline.costs.fitted import read_fitted
 from paceline.costs.recorded import RecordedStep, recorded_jitter, typical_step
-from paceline.costs.roofline import TORCH, WIDTHS, Roofline
+from paceline.costs.roofline import FORMATS, TORCH, WIDTHS, Roofline, dtype_name
 from paceline.costs.trace.operator import PHASES, Operator
 from paceline.costs.trace.trace import Trace
 from paceline.errors import UsageError
@@ -81,7 +83,7 @@ def interpolate(small: Trace, large: Trace, samples: int) -> Trace | None:
 
 
 def _interpolated(one: Any, two: Any, part: float) -> Any:
-    if one is None or isinstance(one, (bool, str)):
+    if one is None or isinstance(one, (bool, str, torch.dtype)):
         return one
     if isinstance(one, int | float):
         value = one + (two - one) * part
@@ -166,7 +168,10 @@ class ComputeTimes:
 
     def trace(self, samples: int) -> Trace:
         """Of one mini-batch of such a step, and of the optimizer."""
-        return self.traces.trace(-(-samples // self.accumulate))
+        found = self.traces.trace(-(-samples // self.accumulate))
+        if self.level == "calibrated":
+            _check_measured(found)
+        return found
 
     def timed(self, trace: Trace) -> Callable[[Operator], float]:
         device = self.device.within(trace)
@@ -205,6 +210,19 @@ def _on_more(operator: Operator, times: int) -> Operator:
     """The same call on so many times the elements."""
     counted = {name: times * getattr(operator, name) for name in ("flops", "read", "written", "elements")}
     return replace(operator, **counted)
+
+
+def _check_measured(trace: Trace) -> None:
+    """Refuse a step in another dtype than that of the operators that a calibration measures."""
+    for dtype in trace.dtypes:
+        if dtype != torch.float32:
+            other = "give a device that has matrix units for it, such as a100"
+            if dtype == torch.float64:
+                other = "train it on one worker and give that run as times"
+            raise UsageError(
+                f"a profile is measured in float32, and {trace.place(dtype)} computes in {dtype_name(dtype)}; "
+                f"convert the model with .float(), or {other}"
+            )
 
 
 class NominalDevice(DeviceModel):
@@ -295,17 +313,28 @@ def is_mixed(request: PredictRequest) -> bool:
     return WIDTHS[request.precision or TORCH] < WIDTHS[TORCH]
 
 
-def precision_words(request: PredictRequest, sheet: DeviceSheet | None, subject: Traceable | Job) -> str:
-    if sheet is None:
-        measured = f"FP32, as it was measured, though the job computes in {subject.precision.upper()}"
-        return "" if subject.precision == "fp32" else measured
-    if request.precision not in (None, TORCH):
-        return PRECISIONS[str(request.precision)]
-    return f"{PRECISIONS[TORCH if 'tf32' in sheet.tensor_flops else 'fp32']} (PyTorch's default)"
+def precision_words(
+    request: PredictRequest, sheet: DeviceSheet | None, subject: Traceable | Job, trace: Trace
+) -> str:
+    """What the step computes in; ``sheet`` is that of the device, where its times come from one."""
+    names = [FORMATS.get(one, dtype_name(one)) for one in trace.dtypes if one != torch.float32]
+    own = " and ".join(one.upper() for one in names if one != request.precision)
+    if torch.float32 not in trace.dtypes:
+        return f"{' and '.join(names).upper()}, the model's own dtype"
+    if sheet is not None:
+        words = PRECISIONS[request.precision or TORCH]
+        if request.precision in (None, TORCH):
+            words = f"{PRECISIONS[TORCH if 'tf32' in sheet.tensor_flops else 'fp32']} (PyTorch's default)"
+        return f"{words}, {own} where the model's own tensors are" if own else words
+    if subject.precision == "fp32":
+        return ""
+    if request.times is not None:
+        return f"{PRECISIONS[subject.precision]}, as in that run"
+    return f"FP32, as it was measured, though the job computes in {subject.precision.upper()}"
 
 
-def narrower_format(request: PredictRequest, sheet: DeviceSheet | None) -> str | None:
-    """The format of mixed precision that a named device has matrix units for, where it is not used already."""
-    if sheet is None or request.device is None or is_mixed(request):
+def narrower_format(request: PredictRequest, sheet: DeviceSheet | None, trace: Trace) -> str | None:
+    """The format of mixed precision that a named device has matrix units for, where it would change anything."""
+    if sheet is None or request.device is None or is_mixed(request) or torch.float32 not in trace.dtypes:
         return None
     return next((name for name in ("bf16", "fp16") if name in sheet.tensor_flops), None)

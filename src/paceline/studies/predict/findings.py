@@ -97,7 +97,7 @@ def find_roomier(model: PacelineModel) -> Iterator[SettingValue]:
     request, sheet = model.request, model.sheet
     if request.device is None or sheet is None:
         return
-    if narrow := narrower_format(request, sheet):
+    if narrow := narrower_format(request, sheet, model.compute.trace(model.batch)):
         yield "precision", narrow
     if request.memory is None:
         for one in sorted(all_devices().values(), key=lambda one: one.memory):
@@ -274,9 +274,9 @@ class Finder:
         change = () if setting is None else (setting,)
         try:
             model = self._model.changed(change)
-        except UsageError:  # the device has no matrix units for the precision
+            setup = self._setup(workers, model)
+        except UsageError:  # the device has no matrix units for the precision, or for the model's own dtype
             return None
-        setup = self._setup(workers, model)
         memory = model.memory(setup)
         if not _is_roomy(memory):
             batch = self._largest_batch(model, setup, memory)

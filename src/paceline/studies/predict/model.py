@@ -116,8 +116,8 @@ class PacelineModel:
 
     @property
     def basis(self) -> Basis:
-        times, faster = self.compute.accumulate, None
-        if narrow := narrower_format(self.request, self.sheet):
+        times, faster, traced = self.compute.accumulate, None, self.compute.trace(self.batch)
+        if narrow := narrower_format(self.request, self.sheet, traced):
             computing, other = self.cost(self.batch).step.compute, self.changed([("precision", narrow)])
             faster = narrow, computing / other.cost(self.batch).step.compute
         assumed = self.subject.assumed() if isinstance(self.subject, Traceable) else ""
@@ -129,7 +129,7 @@ class PacelineModel:
             links=self.deployment.words,
             interval=f"computing is off by a typical factor of {exp(self.compute.spread):.3g}, transfers by "
             f"{exp(self.deployment.spread):.3g}",
-            precision=precision_words(self.request, self.sheet, self.subject),
+            precision=precision_words(self.request, self.sheet, self.subject, traced),
             faster_precision=faster,
         )
 
@@ -183,7 +183,8 @@ class PacelineModel:
 
     def memory_with(self, setup: Setup, batch: int) -> Memory:
         traced = self.compute.trace(batch)
-        return predict_memory(setup, traced, self.device, mixed=is_mixed(self.request))
+        mixed = is_mixed(self.request) and torch.float32 in traced.dtypes
+        return predict_memory(setup, traced, self.device, mixed=mixed)
 
     def cost(self, batch: int) -> StepCost:
         return self.compute.cost(batch)

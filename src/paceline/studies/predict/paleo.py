@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass, fields, replace
 
+import torch
+
 from paceline.clusters.catalogue import find_device, find_network
 from paceline.costs.paleo import SCHEMES, Paleo, as_paleo, paleo_layers, paleo_step
+from paceline.costs.roofline import TORCH, dtype_name
 from paceline.errors import UsageError
 from paceline.studies.predict.model import PacelineModel, ShowProgress, find_model
 from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, PredictionRow
@@ -32,6 +35,17 @@ class PaleoModel(PacelineModel):
             links=f"links of {show_rate(self.paleo.bandwidth)} at {self.paleo.network:g}",
             interval="none",
         )
+
+    def check(self) -> None:
+        super().check()
+        own = [dtype_name(one) for one in self.compute.trace(self.batch).dtypes if one != torch.float32]
+        if self.request.precision not in (None, TORCH, "fp32"):  # the job's own
+            own.append(str(self.request.precision))
+        if own:
+            raise UsageError(
+                f"Paleo's model knows numbers of 32 bits only, and {self.subject.name!r} computes in {own[0]}; let it "
+                "compute in float32, or use Paceline's cost model"
+            )
 
     def row(self, strategy: str, workers: int) -> PredictionRow:
         step, alone = self._step(strategy, workers), self._step(strategy, 1)
