@@ -80,8 +80,7 @@ def main(how: str, out: str, steps: str = str(STEPS)) -> None:
     if rank == 0:
         torch.save({name: one.clone() for name, one in model.state_dict().items()}, out)
     if dist.is_initialized() and worker is None:
-        dist.barrier()
-        dist.destroy_process_group()
+        dist.barrier()  # the group is not destroyed: in a fork, Gloo has waited there for a thread that was gone
         left = Path(f"{out}.left")  # rank 0 has the store, and leaves last
         if rank:
             left.touch()
