@@ -22,7 +22,8 @@ from paceline.loop.steps import LoopSteps
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
 from paceline.records.summary import read_summary
-from paceline.runtimes.flat import flat_buffers, own_memory
+from paceline.runtimes.buffers import flat_buffers
+from paceline.runtimes.flat import own_memory
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.records import RunRecords

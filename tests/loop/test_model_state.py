@@ -15,7 +15,8 @@ from paceline.errors import UsageError
 from paceline.loop.process import ScriptProcess
 from paceline.loop.replica import LoopReplica
 from paceline.loop.steps import LoopSteps
-from paceline.runtimes.flat import Flat, FlatBuffers, check_model, flat_buffers
+from paceline.runtimes.buffers import FlatBuffers, flat_buffers
+from paceline.runtimes.flat import Flat, check_model
 
 pytestmark = pytest.mark.usefixtures("here")
 

@@ -14,7 +14,8 @@ from paceline.jobs.job import Job
 from paceline.jobs.partition import NO_CLIENTS, ClientBatch
 from paceline.jobs.sharding import Shards
 from paceline.loop.learners import copies_of, share_optimizer
-from paceline.runtimes.flat import Flat, FlatBuffers, Zeros, check_model
+from paceline.runtimes.buffers import FlatBuffers
+from paceline.runtimes.flat import Flat, Zeros, check_model
 from paceline.runtimes.live.worker.run import WorkerRun
 from paceline.runtimes.noise_scale import NoiseMeter
 from paceline.runtimes.prepare import Prepared, prepare_job

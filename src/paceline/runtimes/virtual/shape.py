@@ -16,8 +16,8 @@ from paceline.codecs.messages import Message, encoded_bytes
 from paceline.collectives.traffic import Bucket
 from paceline.costs.trace.trace import trace_function
 from paceline.jobs.job import Job
+from paceline.runtimes.buffers import flat_buffers, trained_dtype
 from paceline.runtimes.compression import layout_of
-from paceline.runtimes.flat import flat_buffers, trained_dtype
 
 
 @dataclass(frozen=True, kw_only=True)

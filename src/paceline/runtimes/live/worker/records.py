@@ -22,9 +22,9 @@ from paceline.records.servers import ServerTotals
 from paceline.records.spans import StepRecord, TimeLedger, Totals
 from paceline.records.summary import NoiseScale, Observer, Probe, ScriptModel, Started, Summary
 from paceline.records.tensors import RunIdentity
+from paceline.runtimes.buffers import flat_buffers, trained_dtype
 from paceline.runtimes.compression import layout_of
 from paceline.runtimes.config import new_identity, read_config
-from paceline.runtimes.flat import flat_buffers, trained_dtype
 from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.recorder import find_drift
