@@ -8,12 +8,28 @@ from torch import nn
 import paceline
 
 
+class Own(paceline.Strategy):
+    """Averages gradients by an exchange of its own."""
+
+    sync_point = paceline.SyncPoint.EVERY_STEP
+
+    def worker(self, me):
+        while True:
+            yield paceline.Gradient()
+            yield paceline.AllReduce(me.grad)
+            yield paceline.Apply()
+
+    def central(self, me):
+        yield from ()
+        return me.params
+
+
 def main(name: str) -> None:
     torch.manual_seed(1)
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     rates = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    strategies = {"apart": "local-sgd:period=2", "unknown": "spp"}
+    strategies = {"apart": "local-sgd:period=2", "unknown": "spp", "own": Own()}
     worker = paceline.distribute(model, optimizer, strategy=strategies.get(name, "all-reduce"))
 
     def train(steps: int) -> None:
@@ -25,7 +41,7 @@ def main(name: str) -> None:
                 rates.step()
 
     match name:
-        case "uneven" | "apart":
+        case "uneven" | "apart" | "own":
             train(5 + worker.rank)
         case "twice":
             train(2)

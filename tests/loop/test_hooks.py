@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import paceline
-from paceline.errors import UsageError
+from paceline.errors import RunFailed, UsageError
 from paceline.jobs.optimizers import has_stepped
 from paceline.loop.learners import RowBlocks
 from paceline.loop.mini_batch import FirstBatch, find_equal
@@ -391,3 +391,19 @@ def test_an_optimizer_that_makes_its_state_at_once_has_not_stepped() -> None:
     optimizer.step()
     assert has_stepped(optimizer)
     assert not has_stepped(sgd(model))
+
+
+def test_a_backward_that_fails_in_the_middle_is_not_taken_for_something_else(pair: WithZeros) -> None:
+    """The other worker waits for the rest of its gradients."""
+
+    def fail(_: Tensor) -> None:
+        raise MemoryError("too large")
+
+    model = of_two_buckets()
+    paceline.distribute(model, sgd(model))
+    model[0].register_forward_hook(lambda _, __, output: output.register_hook(fail) and None)
+    with pytest.raises(MemoryError):
+        model(torch.randn(3, 4)).sum().backward()
+    assert pair.sums == 1
+    with pytest.raises(RunFailed, match="when some of its gradients were on their way already"):
+        model(torch.randn(3, 4))

@@ -33,6 +33,10 @@ MISTAKES = str(Path(__file__).parent / "mistakes.py")
             "rank 0 is at the end of its script after step 5, and rank 1 ",
         ),
         (
+            "own",
+            "rank 0 is at the end of its script after step 5, and rank 1 goes on with step 6; all workers must take",
+        ),
+        (
             "nothing",
             "rank 0 is at the end of its script after step 0, and rank 1 goes on with step 1; all workers must take",
         ),
@@ -79,7 +83,7 @@ def test_a_mistake_without_a_launcher_is_a_sentence_with_the_scripts_line(tmp_pa
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("paceline: unknown strategy 'spp'; did you mean 'ssp'?")
-    assert done.stderr.endswith("(mistakes.py:17 in main)\n")
+    assert done.stderr.endswith("(mistakes.py:33 in main)\n")
 
 
 def model_and_optimizer(rate: float = 0.1) -> tuple[nn.Sequential, torch.optim.SGD]:

@@ -124,13 +124,16 @@ class LoopHooks:
     def _resume(self, expected: type[Computation]) -> None:
         """Let the program go on to what it computes next; where all workers have agreed to stop, stop the script."""
         self.replica.reattach()
+        assert self.run is not None
+        self.run.waits = expected is Apply  # if it exchanges anything here, it does so in the next step
         try:
             effect = next(self._computations)
         except StopIteration as end:
             self.ending = end.value or self.ending  # None again, where the script does not stop
             raise KeyboardInterrupt from None
+        finally:
+            self.run.waits = False
         if type(effect) is not expected:
-            assert self.run is not None
             spec = self.run.prepared.settings.strategy
             raise RunFailed(
                 f"strategy {spec!r} asks for {type(effect).__name__} where a script's loop has {expected.__name__}; "
@@ -151,7 +154,8 @@ class LoopHooks:
         return None if len(self.replica.learners) == 1 else self._blocks.cut(args, kwargs)
 
     def _take_batch(self, args: Any, kwargs: Any) -> None:
-        self._in_backward = False  # one that an exception has ended, which the script has caught
+        if self._in_backward and self.run:  # an exception has ended it, which the script has caught
+            self._begin_again(self.run)
         self.take_skipped()
         if not self.replica.rows:
             self.replica.reattach()
@@ -163,6 +167,16 @@ class LoopHooks:
             self._blocks.follow(self.replica.model)
         self.replica.rows += rows_of(args, kwargs)
         self.replica.called = True
+
+    def _begin_again(self, run: LoopRun) -> None:
+        """After a backward that has failed."""
+        if run.sum_has_begun:
+            raise RunFailed(
+                "a backward has failed when some of its gradients were on their way already, and the other workers "
+                "wait for the rest; repeat only the forward, or end the script and have it start again"
+            )
+        self._in_backward = False
+        self.synchronize(self._syncs)
 
     def _forward_ends(self, model: nn.Module, args: Any, output: Any) -> Any:  # noqa: ARG002
         if not _trains(model):

@@ -294,6 +294,10 @@ class LoopRun(WorkerRun):
         if self._overlap:
             self._overlap.pause()
 
+    @property
+    def sum_has_begun(self) -> bool:
+        return self._overlap is not None and self._overlap.has_begun
+
     def remove_hooks(self) -> None:
         if self._overlap:
             self._overlap.remove()

@@ -62,6 +62,11 @@ class Overlap:
         for hook in self._registered:
             hook.remove()
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a sum is under way, for which the other workers wait."""
+        return self._active and bool(self._pending)
+
     def begin(self, share: float = 1.0, *, measured: bool = False, scaled: bool = True) -> None:
         """The last backward of a step begins, in which the gradient becomes ``share`` times what it is.
 
