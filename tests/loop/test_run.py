@@ -282,3 +282,43 @@ def test_ctrl_c_stops_all_workers_at_one_step(strategy: str, tmp_path: Path) -> 
     (folder,) = tmp_path.glob("runs/*")
     assert json.loads((folder / "summary.json").read_text())["ending"] == "interrupted"
     assert not any(worker.is_running() for worker in workers)
+
+
+APART = """
+import sys, time, torch, paceline, paceline.loop.barrier as barrier
+compare = barrier.ServedPlaces.wait
+def wait(*words):
+    try:
+        compare(*words)
+    except paceline.UsageError as mistake:
+        sys.stdout.write(f"compared: {mistake}\\n")
+        raise
+barrier.ServedPlaces.wait = wait
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+worker = paceline.distribute(model, optimizer)
+for step in range(100_000 if worker.rank else 3):
+    model(torch.ones(2, 4)).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.01)
+sys.stdout.write("waits\\n")
+sys.stdout.flush()
+with worker.central_model():
+    pass
+"""
+
+
+def test_ctrl_c_stops_a_worker_that_waits_for_one_that_trains(tmp_path: Path) -> None:
+    """If this failed, workers of servers that stop at different places would be told that their script is wrong."""
+    (tmp_path / "script.py").write_text(APART)
+    words = ["-m", "paceline", "run", "--strategy", "async", "script.py"]
+    with start_python(*words, cwd=tmp_path) as launcher:
+        assert launcher.stdout is not None
+        said = next(line for line in launcher.stdout if line == "waits\n")
+        time.sleep(0.5)
+        os.kill(launcher.pid, signal.SIGINT)
+        out, err = launcher.communicate(timeout=20)
+    assert said
+    assert launcher.returncode == 130, err
+    assert "compared" not in out

@@ -228,9 +228,7 @@ def _tell_failures(process: ScriptProcess) -> None:
         code = tell_uncaught(error, process.info, process.heartbeat)
         if code is None:
             tell_others(kind, error, trace)
-        elif (
-            sys.excepthook is tell
-        ):  # that of a process group calls this one, and then shows what it has told
+        elif sys.excepthook is tell:  # else that of a process group has called it, and shows what was told
             raise SystemExit(code)
 
     sys.excepthook = tell

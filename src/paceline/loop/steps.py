@@ -145,10 +145,13 @@ class LoopSteps:
             hooks.uneven = None
 
     def _wait_for_all(self, where: str, together: str) -> None:
-        """Wait for all workers to be at this point of their scripts."""
+        """Wait for all workers to be at this point of their scripts.
+
+        With servers, workers that have agreed to stop do so wherever they are.
+        """
         assert self.run is not None
         self.run.heartbeat.enter("exchange")
-        if self._barrier:
+        if self._barrier and not (self._served and self.stopped):
             self._barrier.wait(where, together)
 
     @property

@@ -108,6 +108,9 @@ class StallDetector:
             return _NEVER
         if not progress.at:
             return timeouts.STARTING
+        if progress.phase == "script":
+            usual = timeouts.HANG_FACTOR * self._longest.get("script", 0.0)
+            return max(min(timeouts.FIRST_TIME, self.hang / 2), usual)
         if progress.phase not in self._longest:
             return min(timeouts.FIRST_TIME, self.hang / 2)
         return max(self.notice, timeouts.HANG_FACTOR * self._longest[progress.phase])
